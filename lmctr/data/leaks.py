@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata, spearmanr
 
+from lmctr.utils.rows import check_kind
 from lmctr.utils.suggest import did_you_mean
 
 CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "future", "processor")
@@ -61,7 +62,8 @@ def settle(findings: Sequence[Finding], allow: Mapping[str, str] | None, where: 
     Raises:
         ValueError: findings that are not allowed; a key of `allow` that is no check, or a reason that says nothing.
     """
-    allow = dict(allow or {})
+    allow = {} if allow is None else allow
+    check_kind(allow, Mapping, "allow")
     for key, reason in allow.items():
         check = str(key).partition(":")[0]
         if check not in CHECKS:

@@ -101,6 +101,11 @@ def evaluate(
     """
     if split not in PARTS:
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
+    for name, value, kinds in (("predictions", predictions, (str, Path)), ("slices", slices, list)):
+        if value is not None and not isinstance(value, kinds):
+            raise ValueError(
+                f"{name}: got {value!r:.80}, accepted: {'a list' if kinds is list else 'a path'}, or None"
+            )
     transformers.utils.logging.disable_progress_bar()
     folder = RunFolder(local_folder(run))
     recipe = recipe_of(folder, overrides, str(run))

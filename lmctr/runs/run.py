@@ -35,6 +35,10 @@ class Run:
     """
 
     def __init__(self, folder: RunFolder):
+        if not isinstance(folder, RunFolder):
+            raise ValueError(
+                f"Run: got {folder!r:.80}; lmctr.runs.load opens a run by its folder or the name of a model of the Hub"
+            )
         self.folder, self.path = folder, folder.path
 
     def __repr__(self) -> str:

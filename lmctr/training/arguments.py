@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 from accelerate.utils import parse_flag_from_env
@@ -44,6 +45,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 """Arguments of `TrainingArguments` that would have no effect, with the value that they keep, and why."""
 _LAUNCHED = "ACCELERATE_MIXED_PRECISION"
+_NUMBERS = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "warmup_steps"),
+    *("learning_rate", "new_modules_learning_rate", "embedding_learning_rate", "ema_decay", "recency_half_life"),
+    *("early_stopping_patience", "effective_rank_samples", "rolling_origin"),
+)
 
 
 def _field(default: Any, says: str) -> Any:
@@ -225,6 +231,16 @@ class CTRTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in _NUMBERS:
+            value, may_lack = getattr(self, name), type(self).__dataclass_fields__[name].default is None
+            if isinstance(value, bool) or not (isinstance(value, Real) or (value is None and may_lack)):
+                raise ValueError(f"{name} must be a number{' or None' * may_lack}, got {value!r:.80}")
+        for name, kind, what in (
+            ("metric_for_best_model", str, "a text"),
+            ("callbacks", list, "a list of module:Class"),
+        ):
+            if not isinstance(value := getattr(self, name), kind | None):
+                raise ValueError(f"{name} must be {what} or None, got {value!r:.80}")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -274,7 +290,7 @@ class CTRTrainingArguments(TrainingArguments):
         self.chooses_share = self.boosting_share == "auto"
         if self.chooses_share:
             self.boosting_share = 0.5
-        if isinstance(self.boosting_share, str) or not 0.0 <= self.boosting_share <= 1.0:
+        if not isinstance(self.boosting_share, Real) or not 0.0 <= self.boosting_share <= 1.0:
             raise ValueError(
                 f"boosting_share must lie between 0 (no trees) and 1, or be 'auto', got {self.boosting_share!r}"
             )

@@ -13,6 +13,7 @@ QLoRA, where bitsandbytes is installed: the backbone is loaded quantised, everyt
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,11 @@ def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]
     for key, least in (("r", 1), ("alpha", 1)):
         if isinstance(values[key], bool) or not isinstance(values[key], int) or values[key] < least:
             raise ValueError(f"training.lora.{key} is {values[key]!r}, accepted: a whole number from {least}")
-    if isinstance(values["dropout"], bool) or not 0.0 <= float(values["dropout"]) < 1.0:
+    if (
+        isinstance(values["dropout"], bool)
+        or not isinstance(values["dropout"], Real)
+        or not 0.0 <= values["dropout"] < 1.0
+    ):
         raise ValueError(f"training.lora.dropout is {values['dropout']!r}, accepted: a number from 0 to below 1")
     return values
 

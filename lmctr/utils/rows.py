@@ -28,6 +28,14 @@ def check_list(value: Any, where: str, holds: str) -> None:
         raise ValueError(f"{where}: expected a list of {holds}, got {value!r:.80}; give [...] around a single one")
 
 
+def check_kind(value: Any, kind: type, where: str) -> None:
+    """Raise `ValueError`, which starts with `where`, unless a value is of a class."""
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {value!r:.80}"
+        )
+
+
 def unformatted(value: Any) -> Any:
     """A tensor or array as plain values, as a `datasets.Dataset` has them without a format; other values as they are."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value

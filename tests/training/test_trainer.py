@@ -284,6 +284,25 @@ def test_wrong_argument_class_is_an_error(tmp_path):
 # ---- arguments ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learning_rate": None}, "learning_rate must be a number, got None"),
+        ({"learning_rate": "1e-3"}, "learning_rate must be a number, got '1e-3'"),
+        ({"per_device_train_batch_size": None}, "per_device_train_batch_size must be a number, got None"),
+        ({"ema_decay": "0.9"}, "ema_decay must be a number or None, got '0.9'"),
+        ({"early_stopping_patience": "two"}, "early_stopping_patience must be a number or None, got 'two'"),
+        ({"warmup_steps": True}, "warmup_steps must be a number, got True"),
+        ({"boosting_share": None}, "boosting_share must lie between 0 .no trees. and 1, or be 'auto', got None"),
+        ({"metric_for_best_model": 3}, "metric_for_best_model must be a text or None, got 3"),
+        ({"callbacks": "a:B"}, "callbacks must be a list of module:Class or None, got 'a:B'"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CTRTrainingArguments(str(tmp_path), use_cpu=True, **arguments)
+
+
 def test_argument_defaults(tmp_path):
     args = CTRTrainingArguments(str(tmp_path), stage1_epochs=2, stage2_epochs=3, use_cpu=True)
     assert args.num_train_epochs == 5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmctr.utils.rows import plain_row
+from lmctr.utils.rows import check_list, plain_row
 from lmctr.utils.suggest import LISTED, first_of
 
 _KEPT = ("text", "item")  # of behaviours and targets also where they are None
@@ -46,6 +46,9 @@ class RequestCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """The tensors of a batch, with `labels` (B,), and `sample_weight` (B,) where rows have one."""
+        check_list(rows, "rows", "requests with their labels")
+        if not len(rows):
+            raise ValueError("rows: there are none")
         rows = [plain_row(row) for row in rows]
         for place, row in enumerate(rows):
             if not isinstance(row, Mapping):
@@ -74,7 +77,9 @@ class RequestCollator:
         found: dict[str, list[Any]] = {"histories": [], "times": []}
         targets = []
         for place, row in enumerate(rows):
-            found["histories"].append([_plain(behavior) for behavior in _of(row, place, "history")])
+            history = _of(row, place, "history")
+            check_list(history, f"row {place} of the batch: history", "behaviours")
+            found["histories"].append([_plain(behavior) for behavior in history])
             found["times"].append(_of(row, place, "time"))
             targets.append(_plain(_of(row, place, "target")))
         if self.kind == "text":

@@ -17,6 +17,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import blocks
+from lmctr.utils.rows import check_kind
 
 ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
 
@@ -392,9 +393,15 @@ class RowCollator:
     """
 
     def __init__(self, view: Batches, pad_to_multiple_of: int | None = None) -> None:
-        if pad_to_multiple_of is not None and (pad_to_multiple_of < 1 or not view.pads):
-            accepted = "at least 1 or None" if view.pads else f"None for a {type(view).__name__}, which pads nothing"
-            raise ValueError(f"pad_to_multiple_of must be {accepted}, got {pad_to_multiple_of}")
+        check_kind(view, Batches, "view")
+        is_whole = isinstance(pad_to_multiple_of, (int, np.integer)) and not isinstance(pad_to_multiple_of, bool)
+        if pad_to_multiple_of is not None and (not is_whole or pad_to_multiple_of < 1 or not view.pads):
+            accepted = (
+                "a whole number of at least 1, or None"
+                if view.pads
+                else f"None for a {type(view).__name__}, which pads nothing"
+            )
+            raise ValueError(f"pad_to_multiple_of must be {accepted}, got {pad_to_multiple_of!r:.80}")
         self.view = view
         self.pad_to_multiple_of = pad_to_multiple_of
 

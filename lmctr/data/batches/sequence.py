@@ -21,6 +21,7 @@ import torch
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
 from lmctr.utils.ragged import blocks
+from lmctr.utils.rows import check_kind, check_list
 
 from .rows import ROLES, EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -108,6 +109,8 @@ class SequenceView(LogBatches):
         statistics: np.ndarray | None = None,
         samples: np.ndarray | None = None,
     ):
+        check_kind(log, InteractionLog, "log")
+        check_kind(processor, SequenceProcessor, "processor")
         self.log = log
         self.processor = processor
         self._item = processor.item_codes(log.catalogue["item_id"])
@@ -322,7 +325,9 @@ class SequenceDataset(RowDataset):
         window_seconds: int | None = None,
         same_scenario: bool = False,
     ):
+        check_kind(view, SequenceView, "view")
         events = view.log.sample_events() if events is None else events
+        check_list(events, "events", "positions of events")
         super().__init__(view, view.rows(events, num_candidates, window_seconds, same_scenario))
 
 

@@ -40,7 +40,7 @@ from transformers.utils import TensorType
 from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.rows import is_column
+from lmctr.utils.rows import check_kind, check_list, is_column
 from lmctr.utils.suggest import unknown_key_message
 
 from .columns import Rows
@@ -127,6 +127,8 @@ class TabularFeatureProcessor(FittedExtractor):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}; accepted: a whole number of at least 1.")
             setattr(self, name, value)
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed={seed!r}; accepted: a whole number from 0.")
         if reading is not None and not (isinstance(reading, Mapping) and {*reading} <= {"decimal", "na_values"}):
             raise ValueError(f"reading={reading!r}; accepted: a dict with `decimal` and `na_values`, or None.")
         self.reading = None if reading is None else dict(reading)
@@ -393,7 +395,10 @@ class TabularFeatureProcessor(FittedExtractor):
             ValueError: a column in both, and what `__call__` raises; starts with "shared" or "candidates".
         """
         self._require_fitted()
+        check_kind(shared, Mapping, "shared")
+        check_list(candidates, "candidates", "dicts of columns")
         for place, candidate in enumerate(candidates):
+            check_kind(candidate, Mapping, f"candidates[{place}]")
             both = shared.keys() & candidate.keys()
             if both:
                 raise ValueError(f"candidates[{place}]: the column {min(both)!r} is shared too; give it in one place")
@@ -588,7 +593,7 @@ def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] 
     """The further label columns as a list, None without any. Raises `ValueError` for others than different names beside the first."""
     if not extra:
         return None
-    is_list = not isinstance(extra, str) and all(isinstance(name, str) and name for name in extra)
+    is_list = isinstance(extra, (list, tuple)) and all(isinstance(name, str) and name for name in extra)
     if label is None or not is_list or len({label, *extra}) <= len(extra):
         raise ValueError(
             f"extra_labels={extra!r}; accepted: a list of columns beside the label {label!r}, all different."

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from lmctr.utils.rows import check_kind
+
 from .log import InteractionLog
 
 RULES = ("time", "user", "given")
@@ -98,6 +100,7 @@ def split_log(
     Raises:
         ValueError: unknown rule, bad fractions, no sample since then, or a part that was asked for and is empty.
     """
+    check_kind(log, InteractionLog, "log")
     if rule not in RULES:
         raise ValueError(f"split rule: got {rule!r}, accepted: {', '.join(map(repr, RULES))}.")
     if rule != "given" and (boundaries is not None or parts is not None):
@@ -106,6 +109,8 @@ def split_log(
     if not len(samples):
         raise ValueError(f"log {log.info.name!r}: no event has a label, so there is nothing to split.")
     if since is not None:
+        if isinstance(since, bool) or not isinstance(since, (int, float, np.number)):
+            raise ValueError(f"since: got {since!r:.80}, accepted: a unix second.")
         newest = int(log.time[samples].max())
         samples = samples[log.time[samples] >= since]
         if not len(samples):
@@ -133,10 +138,13 @@ def split_log(
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
     """The shares of train, validation and test as floats. Raises `ValueError` for other than three that sum to 1."""
-    shares = tuple(float(share) for share in fractions)
+    try:
+        shares = tuple(float(share) for share in fractions)
+    except (TypeError, ValueError):
+        shares = ()
     if len(shares) != 3 or not all(0 <= s <= 1 for s in shares) or abs(sum(shares) - 1) > 1e-6 or not shares[0]:
         raise ValueError(
-            f"fractions: got {list(fractions)}, accepted: three shares (train, validation, test) that sum to 1, train above 0."
+            f"fractions: got {fractions!r:.80}, accepted: three shares (train, validation, test) that sum to 1, train above 0."
         )
     return shares
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
 from lmctr.utils.arrow import is_number
+from lmctr.utils.rows import check_kind
 
 from .log import InteractionLog
 from .splits import Splits
@@ -103,6 +104,9 @@ def validate_log(
     Raises:
         ValueError: all violations, each with its count and examples.
     """
+    check_kind(log, InteractionLog, "log")
+    if splits is not None:
+        check_kind(splits, Splits, "splits")
     problems = _check_columns(log, now)
     if problems:
         raise _error(log, problems)

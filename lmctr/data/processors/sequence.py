@@ -353,7 +353,7 @@ class SequenceProcessor(FittedExtractor):
         check_list(histories, "histories", "histories, one per row")
         num_rows = len(histories)
         for name, given in (("candidates", candidates), ("times", times), ("scenarios", scenarios), ("users", users)):
-            if given is None:
+            if given is None and name != "candidates":
                 continue
             check_list(given, name, f"{name}, one entry per row")
             if len(given) != num_rows:

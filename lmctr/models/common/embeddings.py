@@ -16,8 +16,6 @@ from transformers import initialization as init
 from .configuration import TabularCTRConfig
 from .table_bank import TableBank
 
-FieldTable = TableBank  # its earlier name
-
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

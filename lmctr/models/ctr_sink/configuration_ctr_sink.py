@@ -86,7 +86,9 @@ def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]
     choices = {"sink_kind": SINK_KINDS, "sink_order": SINK_ORDERS, "feedback": FEEDBACK_MODES, "layout": LAYOUTS}
     for key, known in choices.items():
         require(getattr(settings, key) in known, key, f"one of {', '.join(known)}")
-    known = bool(signals) and all(s in SINK_SIGNALS or s.startswith(STATISTIC) for s in signals)
+    known = bool(signals) and all(
+        isinstance(s, str) and (s in SINK_SIGNALS or s.startswith(STATISTIC)) for s in signals
+    )
     known = known and len(set(signals)) == len(signals)
     require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, {STATISTIC}NAME, or a list of different ones")
     for name in statistic_signals(signals):

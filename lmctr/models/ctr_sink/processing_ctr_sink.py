@@ -24,7 +24,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
-from lmctr.utils.rows import check_list, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
@@ -161,6 +161,10 @@ class CTRSinkProcessor(ProcessorMixin):
         self.sink_kind = sink_kind
         if sink_signal is None:
             sink_signal = "recency" if sink_kind == "sink" else "none"
+        given = {"value_levels": value_levels, "feedback_labels": feedback_labels, "sink_signal": sink_signal}
+        for name, value in given.items():
+            if value is not None and not (name == "sink_signal" and isinstance(value, str)):
+                check_list(value, name, "names" if name == "sink_signal" else "numbers")
         self.sink_signal = sink_signal if isinstance(sink_signal, str) else list(sink_signal)
         self.sink_order = sink_order
         self.num_sink_buckets = num_sink_buckets
@@ -170,8 +174,9 @@ class CTRSinkProcessor(ProcessorMixin):
         self.sink_token = sink_token
         self.layout = layout
         self.value_levels = None if value_levels is None else [float(level) for level in value_levels]
-        bounds = (statistic_bounds or {}).items()
-        self.statistic_bounds = {name: [float(bound) for bound in own] for name, own in bounds} or None
+        bounds = {} if statistic_bounds is None else statistic_bounds
+        check_kind(bounds, Mapping, "statistic_bounds")
+        self.statistic_bounds = {name: [float(bound) for bound in own] for name, own in bounds.items()} or None
         if isinstance(statistics_reader, Mapping):
             statistics_reader = StatisticsReader.from_dict(statistics_reader)
         self.statistics_reader = statistics_reader

@@ -1,0 +1,88 @@
+"""Arguments of another kind than is asked for: an error that names them, where Python alone would name an attribute."""
+
+import numpy as np
+import pytest
+from sequence_rows import sequence_log
+
+import lmctr
+from lmctr.data import RequestCollator, SequenceCollator, SequenceDataset, SequenceView, split_log, validate_log
+
+LOG = sequence_log()
+PROCESSOR = lmctr.SequenceProcessor.fit(LOG)
+VIEW = SequenceView(LOG, PROCESSOR)
+FIELDS = [{"name": "ad", "type": "categorical"}]
+TABLE = lmctr.TabularFeatureProcessor(FIELDS).fit([{"ad": f"a{n % 3}", "label": n % 2} for n in range(12)])
+REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: split_log("movielens"), "log: expected a value of the type InteractionLog, got str 'movielens'"),
+        (lambda: split_log(LOG, fractions=None), "fractions: got None, accepted: three shares"),
+        (
+            lambda: split_log(LOG, fractions=["a", "b", "c"]),
+            r"fractions: got \['a', 'b', 'c'\], accepted: three shares",
+        ),
+        (lambda: split_log(LOG, since="2020-01-01"), "since: got '2020-01-01', accepted: a unix second"),
+        (lambda: validate_log(None), "log: expected a value of the type InteractionLog, got NoneType"),
+        (lambda: validate_log(LOG, "time"), "splits: expected a value of the type Splits, got str 'time'"),
+        (lambda: validate_log(LOG, allow=3), "allow: expected a value of the type Mapping, got int 3"),
+        (
+            lambda: SequenceView(PROCESSOR, LOG),
+            "log: expected a value of the type InteractionLog, got SequenceProcessor",
+        ),
+        (lambda: SequenceView(LOG, None), "processor: expected a value of the type SequenceProcessor, got NoneType"),
+        (lambda: SequenceDataset(LOG), "view: expected a value of the type SequenceView, got InteractionLog"),
+        (lambda: SequenceDataset(VIEW, 3), r"events: expected a list of positions of events, got 3; give \[...\]"),
+        (lambda: SequenceCollator(LOG), "view: expected a value of the type Batches, got InteractionLog"),
+        (
+            lambda: SequenceCollator(VIEW, "8"),
+            "pad_to_multiple_of must be a whole number of at least 1, or None, got '8'",
+        ),
+        (
+            lambda: SequenceCollator(VIEW, 2.5),
+            "pad_to_multiple_of must be a whole number of at least 1, or None, got 2.5",
+        ),
+        (
+            lambda: PROCESSOR([[]], None, times=[3]),
+            "candidates: expected a list of candidates, one entry per row, got None",
+        ),
+        (lambda: RequestCollator(PROCESSOR)(None), "rows: expected a list of requests with their labels, got None"),
+        (lambda: RequestCollator(PROCESSOR)([]), "rows: there are none"),
+        (
+            lambda: RequestCollator(PROCESSOR)([REQUEST | {"history": 3}]),
+            "row 0 of the batch: history: expected a list",
+        ),
+        (lambda: TABLE.of_candidates(None, []), "shared: expected a value of the type Mapping, got NoneType"),
+        (lambda: TABLE.of_candidates({}, None), "candidates: expected a list of dicts of columns, got None"),
+        (
+            lambda: TABLE.of_candidates({}, ["a1"]),
+            r"candidates\[0\]: expected a value of the type Mapping, got str 'a1'",
+        ),
+        (lambda: lmctr.TabularFeatureProcessor(FIELDS, seed="a"), "seed='a'; accepted: a whole number from 0"),
+        (lambda: lmctr.TabularFeatureProcessor(FIELDS, extra_labels=3), "extra_labels=3; accepted: a list of columns"),
+        (lambda: lmctr.CTRSinkProcessor(None, sink_signal=3), "sink_signal: expected a list of names, got 3"),
+        (lambda: lmctr.CTRSinkProcessor(None, sink_signal=[1]), r"sink_signal=\[1\] is not accepted; use one of"),
+        (lambda: lmctr.CTRSinkProcessor(None, value_levels=3), "value_levels: expected a list of numbers, got 3"),
+        (
+            lambda: lmctr.CTRSinkProcessor(None, feedback_labels=3),
+            "feedback_labels: expected a list of numbers, got 3",
+        ),
+        (
+            lambda: lmctr.CTRSinkProcessor(None, statistic_bounds="a"),
+            "statistic_bounds: expected a value of the type Map",
+        ),
+        (lambda: lmctr.runs.Run("runs/din"), "Run: got 'runs/din'; lmctr.runs.load opens a run by its folder"),
+        (lambda: lmctr.runs.evaluate("x", predictions=3), "predictions: got 3, accepted: a path, or None"),
+        (lambda: lmctr.runs.evaluate("x", slices="a"), "slices: got 'a', accepted: a list, or None"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(call, message):
+    with pytest.raises(ValueError, match=f"(^| ){message}"):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert SequenceCollator(VIEW, np.int64(8)).pad_to_multiple_of == 8
+    assert len(split_log(LOG, fractions=(0.9, 0.1, 0), since=np.int64(0)).train)
