@@ -12,6 +12,7 @@ from .plots import new_figure, new_panels, plain_axes, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 __all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
@@ -190,6 +191,25 @@ def _axes(name: str, values: Sequence[float], what: str, height: float = 4.4) ->
 def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, scale: str = "linear") -> Path:
     """Name the axes of a picture and write it."""
     axes.set(xscale=scale, yscale=scale, xlabel=x_name, ylabel=y_name)
+    if scale == "log":
+        for axis in (axes.xaxis, axes.yaxis):
+            _log_ticks(axis)
     axes.set_title(title, fontsize=10)
     plain_axes(axes)
     return save_figure(axes.figure, path)
+
+
+def _log_ticks(axis: Axis) -> None:
+    """Ticks of a log axis, of which an axis below two decades has too few: evenly spaced numbers, or 1, 2 and 5 of each decade. Numbers from
+    0.001 to a million are written out."""
+    from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    if decades < 2:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]) if decades < 0.8 else LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_formatter(NullFormatter())
+    if low >= 1e-3 and high <= 1e6:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    else:
+        axis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))

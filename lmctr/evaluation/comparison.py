@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES, evaluate_prediction
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking, ranking_per_impression
 from lmctr.evaluation.significance import (
     PairedTest,
-    cluster_bootstrap_test,
+    cluster_bootstrap_tests,
     delong_test,
     paired_bootstrap_test,
     paired_t_test,
@@ -262,39 +262,49 @@ def compare_groups(
             "pairs of one seed: give the same seeds on both sides"
         )
     pairs = [(first[seed], second[seed]) for seed in sorted(first)]
+    names = [
+        name
+        for name in (runs[0].names if names is None else names)
+        if all(name in run.metrics for pair in pairs for run in pair)
+    ]
+    bootstraps = _bootstraps(names, pairs, num_resamples)
     tests = []
-    for name in runs[0].names if names is None else names:
-        if all(name in run.metrics for pair in pairs for run in pair):
-            for run, other in pairs:
-                tests += [SeedTest(name, run.seed, test) for test in _tests_of_a_seed(name, run, other, num_resamples)]
-            if len(pairs) > 1:
-                values = ([run.metrics[name] for run in side] for side in zip(*pairs))
-                tests.append(SeedTest(name, None, paired_t_test(*values)))
+    for name in names:
+        for run, other in pairs:
+            if name == "auc" and run.ranking is None and run.weight is None:
+                delong = delong_test(run.columns["label"], run.columns["logit"], other.columns["logit"])
+                tests.append(SeedTest(name, run.seed, delong))
+            tests.append(SeedTest(name, run.seed, bootstraps[name, run.seed]))
+        if len(pairs) > 1:
+            values = ([run.metrics[name] for run in side] for side in zip(*pairs))
+            tests.append(SeedTest(name, None, paired_t_test(*values)))
     return tests
 
 
-def _tests_of_a_seed(metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int) -> list[PairedTest]:
-    """Tests of two runs on the same samples: DeLong for the AUC (samples independent; not for weighted logs), and for
-    every metric a bootstrap that draws users (samples, where there are no users; impressions, where samples are ads)."""
-    if run.ranking is not None:
-        mine, theirs = run.per_impression[metric], other.per_impression[metric]
-        defined = ~np.isnan(mine)  # the same ones in both runs
-        test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
-        return [replace(test, method="impression bootstrap")]
-    labels, logits, against = run.columns["label"], run.columns["logit"], other.columns["logit"]
-    tests = [delong_test(labels, logits, against)] if metric == "auc" and run.weight is None else []
-    function, users = getattr(metrics, metric), run.users
-    more = {"auc": {}, "grouped_auc": {"groups": users}}.get(metric, {"from_logits": True})
-
-    def measure(labels: np.ndarray, logits: np.ndarray, sample_weight: np.ndarray | None = None) -> float:
-        """The metric of the weighted samples, under a draw of the bootstrap."""
-        if run.weight is not None:
-            sample_weight = run.weight if sample_weight is None else run.weight * sample_weight
-        return function(labels, logits, sample_weight=sample_weight, **more)
-
-    clusters = np.arange(len(labels)) if users is None else users
-    test = cluster_bootstrap_test(labels, logits, against, clusters, measure, num_resamples)
-    return [*tests, test if users is not None else replace(test, method="bootstrap")]
+def _bootstraps(
+    names: Sequence[str], pairs: Sequence[tuple[RunPredictions, RunPredictions]], num_resamples: int
+) -> dict[tuple[str, int], PairedTest]:
+    """For each metric and seed a bootstrap that draws users (samples, where there are no users; impressions, where samples are ads)."""
+    tests = {}
+    first = pairs[0][0]
+    if first.ranking is not None:
+        for name in names:
+            for run, other in pairs:
+                mine, theirs = run.per_impression[name], other.per_impression[name]
+                defined = ~np.isnan(mine)  # the same ones in both runs
+                test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
+                tests[name, run.seed] = replace(test, method="impression bootstrap")
+        return tests
+    users = first.users
+    fixed = {"auc": {}, "grouped_auc": {"groups": users}}
+    measures = [partial(getattr(metrics, name), **fixed.get(name, {"from_logits": True})) for name in names]
+    clusters = np.arange(len(first.columns["label"])) if users is None else users
+    logits = [(run.columns["logit"], other.columns["logit"]) for run, other in pairs]
+    of_pairs = cluster_bootstrap_tests(first.columns["label"], logits, clusters, measures, first.weight, num_resamples)
+    for (run, _), of_pair in zip(pairs, of_pairs):
+        for name, test in zip(names, of_pair):
+            tests[name, run.seed] = test if users is not None else replace(test, method="bootstrap")
+    return tests
 
 
 def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:

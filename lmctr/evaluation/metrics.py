@@ -10,6 +10,9 @@ S: samples, G: groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
@@ -35,6 +38,10 @@ __all__ = [
 ]
 
 
+OfWeights = Callable[[np.ndarray | None], float]
+"""A metric of fixed labels and scores as a function of float64 weights (S,), or of None, that are taken as valid."""
+
+
 def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Area under the ROC curve: the probability that a positive is scored above a negative, ties counted one half.
 
@@ -49,9 +56,20 @@ def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = 
     Raises:
         ValueError: one class only, NaN scores, shapes that differ, labels outside {0, 1}, negative weights.
     """
-    labels, scores, weight = _check(labels, scores, sample_weight, "scores")
-    _require_both_classes(labels, weight, "auc")
-    return float(_auc_per_group(labels, scores, np.zeros(len(labels), dtype=np.int64), 1, weight)[0][0])
+    return _auc_of_weights(labels, scores)(_check_weight(sample_weight, labels))
+
+
+def _auc_of_weights(labels: ArrayLike, scores: ArrayLike) -> OfWeights:
+    labels, scores = _check(labels, scores, "scores")
+    per_group = _auc_per_group(labels, scores, np.zeros(len(labels), dtype=np.int64), 1)
+
+    def measure(weight: np.ndarray | None) -> float:
+        value = per_group(weight)[0][0]
+        if np.isnan(value):
+            _require_both_classes(labels, weight, "auc")
+        return float(value)
+
+    return measure
 
 
 def grouped_auc(
@@ -77,18 +95,29 @@ def grouped_auc(
     Raises:
         ValueError: as `auc`, where no group holds both classes, and for another weighting.
     """
+    return _grouped_auc_of_weights(labels, scores, groups, weighting)(_check_weight(sample_weight, labels))
+
+
+def _grouped_auc_of_weights(
+    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weighting: str = "samples"
+) -> OfWeights:
     if weighting not in ("samples", "groups"):
         raise ValueError(f"weighting must be 'samples' or 'groups', got {weighting!r}")
-    labels, scores, weight = _check(labels, scores, sample_weight, "scores")
+    labels, scores = _check(labels, scores, "scores")
     codes, num_groups = _encode_groups(groups, len(labels))
-    per_group, impressions = _auc_per_group(labels, scores, codes, num_groups, weight)
-    defined = ~np.isnan(per_group)
-    if not defined.any():
-        raise UndefinedMetricError(
-            f"grouped_auc is not defined: none of the {num_groups} groups has both a positive and a negative sample; "
-            "give more samples per group or use auc"
-        )
-    return float(np.average(per_group[defined], weights=impressions[defined] if weighting == "samples" else None))
+    per_group = _auc_per_group(labels, scores, codes, num_groups)
+
+    def measure(weight: np.ndarray | None) -> float:
+        values, impressions = per_group(weight)
+        defined = ~np.isnan(values)
+        if not defined.any():
+            raise UndefinedMetricError(
+                f"grouped_auc is not defined: none of the {num_groups} groups has both a positive and a negative sample; "
+                "give more samples per group or use auc"
+            )
+        return float(np.average(values[defined], weights=impressions[defined] if weighting == "samples" else None))
+
+    return measure
 
 
 def log_loss(
@@ -107,14 +136,18 @@ def log_loss(
     Raises:
         ValueError: probabilities outside [0, 1], NaN or infinite values, shapes that differ, labels outside {0, 1}.
     """
-    labels, values, weight = _check_predictions(labels, probabilities, from_logits, sample_weight)
+    return _log_loss_of_weights(labels, probabilities, from_logits)(_check_weight(sample_weight, labels))
+
+
+def _log_loss_of_weights(labels: ArrayLike, probabilities: ArrayLike, from_logits: bool = False) -> OfWeights:
+    labels, values = _check_predictions(labels, probabilities, from_logits)
     if from_logits:
         losses = np.logaddexp(0.0, np.where(labels == 1, -values, values))
     else:
         epsilon = _epsilon(probabilities)
         inside = np.clip(values, epsilon, 1.0 - epsilon)
         losses = -np.where(labels == 1, np.log(inside), np.log1p(-inside))
-    return _mean(losses, weight)
+    return partial(_mean, losses)
 
 
 def normalized_entropy(
@@ -126,7 +159,8 @@ def normalized_entropy(
     Arguments and errors are those of `log_loss`; one class only is an error too, the denominator would be 0.
     """
     loss = log_loss(labels, probabilities, from_logits=from_logits, sample_weight=sample_weight)
-    labels, _, weight = _check_predictions(labels, probabilities, from_logits, sample_weight)
+    labels, _ = _check_predictions(labels, probabilities, from_logits)
+    weight = _check_weight(sample_weight, labels)
     _require_both_classes(labels, weight, "normalized_entropy")
     rate = _mean(labels.astype(np.float64), weight)
     return loss / float(-(rate * np.log(rate) + (1.0 - rate) * np.log1p(-rate)))
@@ -155,9 +189,26 @@ def expected_calibration_error(
     Raises:
         ValueError: as `log_loss`, and for an unknown strategy or fewer than one bin.
     """
-    labels, values, weight, bins = _in_bins(labels, probabilities, num_bins, strategy, from_logits, sample_weight)
-    gaps = np.bincount(bins, weights=weight * (labels - values), minlength=num_bins)
-    return float(np.abs(gaps).sum() / weight.sum())
+    of_weights = _calibration_error_of_weights(labels, probabilities, num_bins, strategy, from_logits)
+    return of_weights(_check_weight(sample_weight, labels))
+
+
+def _calibration_error_of_weights(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    num_bins: int = 10,
+    strategy: str = "uniform",
+    from_logits: bool = False,
+) -> OfWeights:
+    labels, values, bins_of = _in_bins(labels, probabilities, num_bins, strategy, from_logits)
+    residuals, ones = labels - values, np.ones(len(values))
+
+    def measure(weight: np.ndarray | None) -> float:
+        bins, weight = bins_of(weight), ones if weight is None else weight
+        gaps = np.bincount(bins, weights=weight * residuals, minlength=num_bins)
+        return float(np.abs(gaps).sum() / weight.sum())
+
+    return measure
 
 
 def calibration_curve(
@@ -170,7 +221,9 @@ def calibration_curve(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What `expected_calibration_error` compares, with its arguments: mean probability (B,), positive rate (B,) and number of samples
     (B,) of the bins that hold any weight, in the order of the probabilities."""
-    labels, values, weight, bins = _in_bins(labels, probabilities, num_bins, strategy, from_logits, sample_weight)
+    labels, values, bins_of = _in_bins(labels, probabilities, num_bins, strategy, from_logits)
+    weight = _check_weight(sample_weight, labels)
+    bins, weight = bins_of(weight), np.ones(len(values)) if weight is None else weight
     total = np.bincount(bins, weights=weight, minlength=num_bins)
     kept = total > 0
     sums = (np.bincount(bins, weights=weight * column, minlength=num_bins)[kept] for column in (values, labels))
@@ -178,69 +231,80 @@ def calibration_curve(
     return mean, rate, np.bincount(bins, weights=weight > 0, minlength=num_bins)[kept].astype(np.int64)
 
 
+def of_weights(metric: Callable[..., float], labels: ArrayLike, scores: ArrayLike) -> OfWeights:
+    """`metric(labels, scores, sample_weight=weights)` as a function of the weights; what a metric of this module does for labels and scores
+    alone (checks, orders, losses, bins) is done once. `metric` may be a `functools.partial` that fixes further arguments."""
+    function, fixed = (
+        (metric.func, metric.keywords) if isinstance(metric, partial) and not metric.args else (metric, {})
+    )
+    if function in _OF_WEIGHTS and "sample_weight" not in fixed:
+        return _OF_WEIGHTS[function](labels, scores, **fixed)
+    return lambda weights: metric(labels, scores, **({} if weights is None else {"sample_weight": weights}))
+
+
+_OF_WEIGHTS = {
+    auc: _auc_of_weights,
+    grouped_auc: _grouped_auc_of_weights,
+    log_loss: _log_loss_of_weights,
+    expected_calibration_error: _calibration_error_of_weights,
+}
+
+
 def _in_bins(
-    labels: ArrayLike,
-    probabilities: ArrayLike,
-    num_bins: int,
-    strategy: str,
-    from_logits: bool,
-    sample_weight: ArrayLike | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, probabilities, weights and the bin of each sample, see `expected_calibration_error`."""
+    labels: ArrayLike, probabilities: ArrayLike, num_bins: int, strategy: str, from_logits: bool
+) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray | None], np.ndarray]]:
+    """Labels, probabilities, and the bin of each sample as a function of the weights, see `expected_calibration_error`."""
     if isinstance(num_bins, bool) or not isinstance(num_bins, (int, np.integer)) or not 1 <= num_bins <= _MOST_BINS:
         raise ValueError(f"num_bins must be an integer from 1 to {_MOST_BINS:,}, got {num_bins!r}")
     if strategy not in ("uniform", "quantile"):
         raise ValueError(f"strategy must be 'uniform' or 'quantile', got {strategy!r}")
-    labels, values, weight = _check_predictions(labels, probabilities, from_logits, sample_weight)
+    labels, values = _check_predictions(labels, probabilities, from_logits)
     if from_logits:
         values = expit(values)
-    if strategy == "uniform":
-        edges = np.arange(1, num_bins) / num_bins  # correctly rounded: 0.3 lies in [0.3, 0.4)
-        bins = np.searchsorted(edges, values, side="right")
-    else:
-        bins = _quantile_bins(values, num_bins, weight)
-    return labels, values, np.ones(len(values)) if weight is None else weight, bins
+    if strategy == "quantile":
+        return labels, values, partial(_quantile_bins, values, num_bins)
+    edges = np.arange(1, num_bins) / num_bins  # correctly rounded: 0.3 lies in [0.3, 0.4)
+    bins = np.searchsorted(edges, values, side="right")
+    return labels, values, lambda _: bins
 
 
 def _auc_per_group(
-    labels: np.ndarray, scores: np.ndarray, groups: np.ndarray, num_groups: int, weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """AUC of each group (G,), NaN where a group has one class, and the weight of each group (G,).
+    labels: np.ndarray, scores: np.ndarray, groups: np.ndarray, num_groups: int
+) -> Callable[[np.ndarray | None], tuple[np.ndarray, np.ndarray]]:
+    """A function of the weights (S,), or of None: the AUC of each group (G,), NaN where a group has one class, and its weight (G,).
 
-    One sort by (group, score); runs of equal (group, score) share half of their pairs. Without weights the pair counts are
-    integers, so the result is exact up to one division.
+    One sort by (group, score), for all weights: a positive stands above the negatives of lower scores of its group and shares those of its own
+    score. Without weights the pair counts are integers, so the result is exact up to one division.
     """
     order = np.lexsort((scores, groups)) if num_groups > 1 else np.argsort(scores, kind="stable")
-    groups, scores, labels = groups[order], scores[order], labels[order]
-    kind = np.int64 if weight is None else np.float64
-    mass = np.ones(len(order), dtype=kind) if weight is None else weight[order]
-    positive = np.where(labels == 1, mass, 0).astype(kind)
-    negative = np.where(labels == 0, mass, 0).astype(kind)
+    is_positive = labels[order] == 1
+    positives, negatives = order[is_positive], order[~is_positive]
+    group, own_group = groups[positives], groups[negatives]
+    ordered = np.stack([groups[order], scores[order]])
+    place = np.cumsum(np.r_[False, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])  # equal where group and score are
+    below, up_to = (np.searchsorted(place[~is_positive], place[is_positive], side) for side in ("left", "right"))
+    first = np.searchsorted(own_group, group)
 
-    new_run = np.ones(len(order), dtype=bool)
-    new_run[1:] = (groups[1:] != groups[:-1]) | (scores[1:] != scores[:-1])
-    starts = np.flatnonzero(new_run)
-    run_group = groups[starts]
-    run_positive = np.add.reduceat(positive, starts)
-    run_negative = np.add.reduceat(negative, starts)
+    def per_group(of: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return values.sum(keepdims=True) if num_groups == 1 else np.bincount(of, values, num_groups)
 
-    # Negatives below a run inside its own group: the running sum, less what came before the group's first run.
-    before = np.cumsum(run_negative) - run_negative
-    first_run = np.flatnonzero(np.r_[True, run_group[1:] != run_group[:-1]])
-    before -= np.repeat(before[first_run], np.diff(np.r_[first_run, len(run_group)]))
+    def measure(weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        mass = np.ones(len(order), dtype=np.int64) if weight is None else weight
+        positive, negative = mass[positives], mass[negatives]
+        before = np.concatenate((np.zeros(1, mass.dtype), np.cumsum(negative)))
+        under = before[below] + before[up_to]
+        if num_groups > 1:
+            under -= 2 * before[first]
+        twice_pairs = per_group(group, positive * under)
+        positive, negative = per_group(group, positive), per_group(own_group, negative)
+        pairs = positive * negative
+        values = np.full(num_groups, np.nan)
+        np.divide(twice_pairs, 2 * pairs, out=values, where=pairs > 0)
+        if weight is not None:  # rounding of the running sums may leave [0, 1] by an ulp
+            values = np.clip(values, 0.0, 1.0)
+        return values, (positive + negative).astype(np.float64)
 
-    present = run_group[first_run]
-    total = np.zeros((3, num_groups), dtype=kind)
-    total[0, present] = np.add.reduceat(run_positive * (2 * before + run_negative), first_run)
-    total[1, present] = np.add.reduceat(run_positive, first_run)
-    total[2, present] = np.add.reduceat(run_negative, first_run)
-    twice_pairs, positives, negatives = total
-    pairs = positives * negatives
-    values = np.full(num_groups, np.nan)
-    np.divide(twice_pairs, 2 * pairs, out=values, where=pairs > 0)
-    if weight is not None:  # rounding of the running sums may leave [0, 1] by an ulp
-        values = np.clip(values, 0.0, 1.0)
-    return values, (positives + negatives).astype(np.float64)
+    return measure
 
 
 def _quantile_bins(values: np.ndarray, num_bins: int, weight: np.ndarray | None) -> np.ndarray:
@@ -255,10 +319,8 @@ def _quantile_bins(values: np.ndarray, num_bins: int, weight: np.ndarray | None)
     return np.minimum(bins.astype(np.int64), num_bins - 1)
 
 
-def _check(
-    labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None, name: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Labels as int8, scores and weights as float64, or a ValueError that says what is wrong and where."""
+def _check(labels: ArrayLike, scores: ArrayLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels as int8 and scores as float64, or a ValueError that says what is wrong and where."""
     labels, scores = _to_array(labels, "labels"), _to_array(scores, name)
     if len(labels) == 0:
         raise ValueError("labels is empty: a metric needs at least one sample")
@@ -274,32 +336,35 @@ def _check(
     if np.isnan(scores).any():
         row = int(np.flatnonzero(np.isnan(scores))[0])
         raise ValueError(f"{name} is NaN at row {row} ({int(np.isnan(scores).sum())} of {len(scores)} rows)")
-    weight = None
-    if sample_weight is not None:
-        weight = _to_array(sample_weight, "sample_weight").astype(np.float64)
-        if len(weight) != len(labels):
-            raise ValueError(f"sample_weight has {len(weight)} values, labels has {len(labels)}")
-        bad = ~(np.isfinite(weight) & (weight >= 0))
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise ValueError(f"sample_weight must be finite and not negative, got {weight[row]} at row {row}")
-        if weight.sum() <= 0:
-            raise ValueError("sample_weight is 0 for every sample: a metric needs at least one weighted sample")
-    return labels.astype(np.int8), scores, weight
+    return labels.astype(np.int8), scores
 
 
-def _check_predictions(
-    labels: ArrayLike, values: ArrayLike, from_logits: bool, sample_weight: ArrayLike | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def _check_weight(sample_weight: ArrayLike | None, labels: ArrayLike) -> np.ndarray | None:
+    """Weights as float64, one per label, or a ValueError that says what is wrong and where."""
+    if sample_weight is None:
+        return None
+    weight = _to_array(sample_weight, "sample_weight").astype(np.float64)
+    if len(weight) != len(labels):
+        raise ValueError(f"sample_weight has {len(weight)} values, labels has {len(labels)}")
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"sample_weight must be finite and not negative, got {weight[row]} at row {row}")
+    if weight.sum() <= 0:
+        raise ValueError("sample_weight is 0 for every sample: a metric needs at least one weighted sample")
+    return weight
+
+
+def _check_predictions(labels: ArrayLike, values: ArrayLike, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
     """`_check`, and that the values are probabilities (or finite logits)."""
     name = "logits" if from_logits else "probabilities"
-    labels, values, weight = _check(labels, values, sample_weight, name)
+    labels, values = _check(labels, values, name)
     bad = ~np.isfinite(values) if from_logits else (values < 0) | (values > 1)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         accepted = "finite" if from_logits else "in [0, 1] (for logits pass from_logits=True)"
         raise ValueError(f"{name} must be {accepted}, got {values[row]} at row {row} ({int(bad.sum())} rows)")
-    return labels, values, weight
+    return labels, values
 
 
 def _to_array(values: ArrayLike, name: str) -> np.ndarray:

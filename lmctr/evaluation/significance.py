@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lmctr.evaluation.metrics import UndefinedMetricError, _check, _encode_groups, _require_both_classes, auc
+from lmctr.evaluation.metrics import (
+    UndefinedMetricError,
+    _check,
+    _check_weight,
+    _encode_groups,
+    _require_both_classes,
+    auc,
+    of_weights,
+)
 
 __all__ = ["PairedTest", "cluster_bootstrap_test", "delong_test", "paired_bootstrap_test", "paired_t_test"]
 
@@ -82,8 +90,8 @@ def delong_test(labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, con
         ValueError: fewer than two samples of a class, and what `metrics.auc` refuses.
     """
     quantile = _normal_quantile(confidence)
-    checked, scores_a, _ = _check(labels, scores_a, None, "scores_a")
-    _, scores_b, _ = _check(labels, scores_b, None, "scores_b")
+    checked, scores_a = _check(labels, scores_a, "scores_a")
+    _, scores_b = _check(labels, scores_b, "scores_b")
     _require_both_classes(checked, None, "delong_test")
     positive = checked == 1
     num_positive, num_negative = int(positive.sum()), int((~positive).sum())
@@ -136,31 +144,65 @@ def cluster_bootstrap_test(
     Raises:
         ValueError: fewer than two clusters, and what `metric` refuses.
     """
+    pairs, metrics = [(scores_a, scores_b)], [metric]
+    return cluster_bootstrap_tests(labels, pairs, clusters, metrics, None, num_resamples, confidence, seed)[0][0]
+
+
+def cluster_bootstrap_tests(
+    labels: ArrayLike,
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]],
+    clusters: ArrayLike,
+    metrics: Sequence[Callable[..., float]],
+    sample_weight: ArrayLike | None = None,
+    num_resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> list[list[PairedTest]]:
+    """`cluster_bootstrap_test` of several pairs of scores of the same samples by several metrics, under the same draws: for each pair a test
+    per metric. `sample_weight`: (S,) the samples' own weights, by which those of a draw are multiplied.
+
+    Raises:
+        ValueError: as `cluster_bootstrap_test`.
+    """
     _normal_quantile(confidence)
     _check_resamples(num_resamples)
-    checked, scores_a, _ = _check(labels, scores_a, None, "scores_a")
-    _, scores_b, _ = _check(labels, scores_b, None, "scores_b")
-    codes, num_clusters = _encode_groups(clusters, len(checked))
+    checked = [
+        [_check(labels, scores, name) for scores, name in zip(pair, ("scores_a", "scores_b"))] for pair in pairs
+    ]
+    own = _check_weight(sample_weight, labels)
+    codes, num_clusters = _encode_groups(clusters, len(labels))
     if num_clusters < 2:
         raise ValueError("cluster_bootstrap_test needs at least two clusters; got one")
-    value_a, value_b = metric(checked, scores_a), metric(checked, scores_b)
-    generator = np.random.default_rng(seed)
-    differences: list[float] = []
-    failures = 0
-    while len(differences) < num_resamples:
-        draw = generator.multinomial(num_clusters, np.full(num_clusters, 1.0 / num_clusters))[codes].astype(np.float64)
-        try:
-            differences.append(
-                metric(checked, scores_a, sample_weight=draw) - metric(checked, scores_b, sample_weight=draw)
-            )
-        except UndefinedMetricError:
-            failures += 1
-            if failures > num_resamples:
-                raise ValueError(
-                    f"most draws of {num_clusters} clusters hold one class only: the data is too small for this test"
-                ) from None
-    values = value_a, value_b, value_a - value_b
-    return _bootstrap_result("cluster bootstrap", values, np.asarray(differences), confidence, num_clusters)
+    measures = [[[of_weights(metric, *side) for side in pair] for metric in metrics] for pair in checked]
+    values = [[[side(own) for side in sides] for sides in of_pair] for of_pair in measures]
+    generator, even = np.random.default_rng(seed), np.full(num_clusters, 1.0 / num_clusters)
+    draws: list[list[list[float]]] = [[[] for _ in metrics] for _ in pairs]
+    open_ones = [(i, k) for i in range(len(pairs)) for k in range(len(metrics))]
+    failures = dict.fromkeys(open_ones, 0)
+    while open_ones:
+        weight = generator.multinomial(num_clusters, even)[codes].astype(np.float64)
+        if own is not None:
+            weight *= own
+            if not weight.any():
+                continue
+        for i, k in open_ones:
+            measure_a, measure_b = measures[i][k]
+            try:
+                draws[i][k].append(measure_a(weight) - measure_b(weight))
+            except UndefinedMetricError:
+                failures[i, k] += 1
+                if failures[i, k] > num_resamples:
+                    raise ValueError(
+                        f"most draws of {num_clusters} clusters hold one class only: the data is too small for this test"
+                    ) from None
+        open_ones = [(i, k) for i, k in open_ones if len(draws[i][k]) < num_resamples]
+    return [
+        [
+            _bootstrap_result("cluster bootstrap", (a, b, a - b), np.asarray(drawn), confidence, num_clusters)
+            for (a, b), drawn in zip(*of_pair)
+        ]
+        for of_pair in zip(values, draws)
+    ]
 
 
 def paired_t_test(values_a: Sequence[float], values_b: Sequence[float], confidence: float = 0.95) -> PairedTest:

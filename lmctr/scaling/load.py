@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,14 @@ class ThreadLoad:
             clients = [pool.submit(client, number) for number in range(concurrency)]
             began = self.clock()
             end = began + seconds
-            ready.wait()
+            try:
+                ready.wait()
+                wait(clients)
+            except BaseException:  # a Ctrl-C: no client is at work when the process ends
+                failed.set()
+                ready.abort()
+                wait(clients)
+                raise
         passed = self.clock() - began
         return Window(np.concatenate([each.result() for each in clients]), passed)
 

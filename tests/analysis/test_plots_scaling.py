@@ -1,6 +1,7 @@
 """Pictures of scaling: what is drawn, read from the figures."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -91,3 +92,29 @@ def test_labels_of_the_revenue_panels_stay_apart(tmp_path, monkeypatch):
         boxes = [label.get_window_extent(renderer) for label in labels]
         assert len(boxes) >= 2
         assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "x_labels", "y_labels"),
+    [
+        # a narrow axis has numbers, not one power of ten or none
+        ([164, 9280], [0.21, 0.52], ["200", "500", "1,000", "2,000", "5,000", "10,000"], ["0.3", "0.4", "0.5"]),
+        ([2e6, 3e7], [0.873, 1.051], ["2times10^6", "5times10^6", "10^7", "2times10^7"], ["0.9", "0.95", "1", "1.05"]),
+        ([2e6, 3e9], [1e-6, 1e-3], ["10^7", "10^8", "10^9"], ["10^-6", "10^-5", "10^-4", "10^-3"]),
+    ],
+)
+def test_ticks_of_log_axes_can_be_read(figures, tmp_path, x, y, x_labels, y_labels):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    plot_machine_cost(x, y, tmp_path / "a.png")
+    figure = figures[0]
+    figure.draw(FigureCanvasAgg(figure).get_renderer())
+
+    def shown(axis):
+        low, high = axis.get_view_interval()
+        texts = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        assert not any(tick.label1.get_text() for tick in axis.get_minor_ticks())
+        return [re.sub(r"[${}\\ ]|mathdefault", "", text) for text in texts]
+
+    assert shown(figure.axes[0].xaxis) == x_labels
+    assert shown(figure.axes[0].yaxis) == y_labels

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 
@@ -23,7 +25,7 @@ from lmctr.studies.grids.baselines import configuration
 from lmctr.studies.grids.file import check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions, GridRunOptions
 from lmctr.studies.grids.report import report_grid
-from lmctr.studies.grids.run import PRELOADED, run_grid
+from lmctr.studies.grids.run import PRELOADED, GridRunner, run_grid
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.utils.resources import find_resource, list_resources
 
@@ -391,6 +393,42 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
     assert read(run, "metrics.json")["split metrics"] == whole
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        ("threading.Timer(1.0, os.killpg, (0, signal.SIGINT)).start()\nin_child(os.getpid, ())", -2, ""),
+        ("print('ended with', in_child(signal.raise_signal, (signal.SIGINT,)))", 0, "ended with 1\n"),
+    ],
+    ids=["grid", "run"],
+)
+def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(lines, code, said):
+    """It leaves no traceback of the import, and a run still hears a Ctrl-C of its own."""
+    script = f"import os, signal, threading\nfrom lmctr.studies.grids.run import in_child\n{lines}"
+    words = {"capture_output": True, "text": True, "start_new_session": True}
+    done = subprocess.run([sys.executable, "-c", script], **words)  # not a fork of this process's group
+    assert (done.returncode, done.stdout) == (code, said)
+    assert "__import__(modname)" not in done.stderr
+
+
+def test_a_disk_that_is_full_leaves_no_empty_word_of_a_failure(tmp_path, monkeypatch):
+    """The run fails as the disk is full, and so does the file that would say so."""
+    path, runs = write_grid(tmp_path, seeds=[0]), tmp_path / "runs"
+    runner = GridRunner(load_grid(path, str(runs)), GridRunOptions(str(path)), say=lambda line: None)
+    run = runner.plan()[0]
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lmctr.utils.files.sync", full)
+    monkeypatch.setattr(runner, "_train", lambda run, resume: 1)
+    with pytest.raises(OSError, match="No space"):
+        runner._one(run, 0, [run], time.monotonic())
+    assert not run.failure.exists()
+    assert run.why_missing() == NEW
+
+
 # ---- reports ------------------------------------------------------------------------------------------------------
 
 
@@ -485,8 +523,11 @@ def test_a_report_invents_nothing(finished, tmp_path, capsys):
     assert f"| {auc(*scores(runs, 'sink', 0)) - one:+.4f} (no sinks) | - |" in sink
     # A run of another recipe counts as missing, with the difference named.
     words = ["--output_dir", str(tmp_path / "runs"), "--resamples", "100", "--model.num_sink_buckets", "9"]
-    assert main(["grid", "report", str(path), *words]) == 0
+    beside = path.with_name("contrast_of_nothing.yaml")
+    beside.write_text("base: grid.yaml\ncontrasts: [[plain, sink]]\n")
+    assert main(["grid", "report", str(beside), *words]) == 0
     text = capsys.readouterr().out
+    assert "| no sinks | 0 | - (sinks) | - | - | - | - |" in text
     assert "- sink seed 0: holds another recipe: model.num_sink_buckets: 8 before, 9 now" in text
     assert "| sinks | 0/2 | - | - | - | - |" in text
 

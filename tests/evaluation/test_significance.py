@@ -155,6 +155,56 @@ def test_draws_without_a_value_are_drawn_again():
     assert (result.difference, result.confidence_interval) == (1.0, (1.0, 1.0))
 
 
+METRICS = [
+    metrics.auc,
+    partial(metrics.grouped_auc, groups=np.arange(300) // 7),
+    partial(metrics.log_loss, from_logits=True),
+    partial(metrics.expected_calibration_error, from_logits=True),
+    partial(metrics.expected_calibration_error, from_logits=True, strategy="quantile"),
+]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_tests_under_the_same_draws_are_those_made_one_by_one_by_plain_metrics(scores, weighted):
+    """With ties of scores; without weights of the samples to the last bit."""
+    labels, a, b = scores
+    a, b = np.round(a, 1), np.round(b, 1)
+    users = np.arange(300) // 3
+    own = np.random.default_rng(1).random(300) if weighted else None
+    together = significance.cluster_bootstrap_tests(labels, [(a, b), (b, a)], users, METRICS, own, num_resamples=150)
+    for metric, there, back in zip(METRICS, *together):
+
+        def plain(labels, scores, sample_weight=None, metric=metric):
+            weights = [weight for weight in (sample_weight, own) if weight is not None]
+            return metric(labels, scores, sample_weight=math.prod(weights) if weights else None)
+
+        expected = significance.cluster_bootstrap_test(labels, a, b, users, plain, num_resamples=150)
+        if not weighted:
+            assert there == expected
+        assert there.confidence_interval == pytest.approx(expected.confidence_interval, abs=1e-12)
+        assert there.p_value == expected.p_value
+        assert back.difference == -there.difference
+
+
+def test_what_does_not_depend_on_the_draw_is_done_once(scores, monkeypatch):
+    labels, a, b = scores
+    checks, check = [], metrics._check
+    monkeypatch.setattr(metrics, "_check", lambda *arguments: checks.append(1) or check(*arguments))
+    significance.cluster_bootstrap_tests(labels, [(a, b)], np.arange(300), METRICS[:4], num_resamples=100)
+    assert len(checks) == 8  # two scores by four metrics
+
+
+def test_draws_of_samples_without_weight_are_drawn_again():
+    """A draw of the first three of six samples comes once in 64, and their weights are 0."""
+    labels, weights = np.array([1, 0, 1, 1, 0, 0]), np.array([0, 0, 0, 1, 1, 1])
+    metric = partial(metrics.log_loss, from_logits=True)
+    test = significance.cluster_bootstrap_tests(
+        labels, [(np.arange(6), np.zeros(6))], np.arange(6), [metric], weights, num_resamples=1000
+    )[0][0]
+    assert test.value_a == metrics.log_loss(labels[3:], [3, 4, 5], from_logits=True)
+    assert np.isfinite(test.confidence_interval).all()
+
+
 def test_a_metric_that_most_draws_do_not_define_is_an_error():
     def metric(labels, scores, sample_weight=None):
         if sample_weight is not None and sample_weight[0] < 2:

@@ -1,6 +1,8 @@
 """MCET against loads whose service time is known, and one real model."""
 
 import math
+import os
+import signal
 import threading
 import time
 
@@ -174,6 +176,25 @@ def test_an_error_of_a_call_stops_all_clients():
 
     with pytest.raises(RuntimeError, match="broken"):
         ThreadLoad(call).run(1, 2, 30.0)
+
+
+def test_ctrl_c_stops_all_clients():
+    calls = []
+
+    def call(batch_size, number):
+        calls.append(number)
+        time.sleep(0.001)
+
+    before = threading.active_count()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ThreadLoad(call).run(1, 2, 20.0)
+    assert time.monotonic() - start < 10
+    assert threading.active_count() <= before
+    made = len(calls)
+    time.sleep(0.1)
+    assert len(calls) == made > 0
 
 
 @pytest.fixture

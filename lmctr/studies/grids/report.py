@@ -378,7 +378,8 @@ def _table(section: Section) -> str:
 def _contrast_table(section: Section) -> str:
     rows = [["contrast", "seeds", *_test_titles(section)]]
     for one in section.contrasts:
-        cells = _test_cells(one, section.is_ranking) or ["-"] * (len(rows[0]) - 2)
+        other = f"- ({one.other.own_label})" if one.other else "-"
+        cells = _test_cells(one, section.is_ranking) or [other, *["-"] * (len(rows[0]) - 3)]
         over = sum(
             entry.metric == one.tests[0].metric and entry.test.method.endswith("bootstrap") for entry in one.tests
         )

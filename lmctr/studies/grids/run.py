@@ -31,6 +31,7 @@ from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
 from lmctr.utils import progress
+from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import clock
 from lmctr.utils.stopping import stopped_by_term
@@ -94,9 +95,10 @@ class GridRunner:
         different = [run for run in runs if run.state == DIFFERENT]
         if different:
             listed = "\n".join(f"  {run.folder.path}: {'; '.join(run.differences)}" for run in different)
+            folders = "a run folder" if len(different) == 1 else f"{len(different)} run folders"
             raise ValueError(
-                f"{len(different)} run folders of {self.grid.path} hold another recipe than the grid asks for:\n{listed}\n"
-                "give the grid another output_dir or the points other names, or delete these folders"
+                f"{folders} of {self.grid.path} with another recipe than the grid asks for:\n{listed}\n"
+                "give the grid another output_dir or the points other names, or delete what is listed"
             )
         return runs
 
@@ -156,7 +158,7 @@ class GridRunner:
             message = _last_error(run.log, code)
             if not any(run.folder.checkpoints.glob("checkpoint-*")):
                 run.folder.clear()  # nothing to go on from: a point that is corrected in the grid may start anew
-            run.failure.write_text(message + "\n", encoding="utf-8")
+            write_text(run.failure, message + "\n")
             self.failures.append((run, message))
             outcome = f"FAILED: {message}"
         rest = self._rest(todo[number + 1 :])
@@ -205,10 +207,12 @@ class GridRunner:
 
 def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
     """Call a function in a child process and return its exit code (negative: the signal that ended it)."""
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if hasattr(context, "set_forkserver_preload"):
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*PRELOADED, "lmctr.utils.frozen"])
+        _start_server()
+    else:
+        context = multiprocessing.get_context("spawn")
     process = context.Process(target=_child, args=(function, arguments))
     process.start()
 
@@ -217,6 +221,18 @@ def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
         return int(process.exitcode or 0)
 
     return _wait(wait, process.terminate)
+
+
+def _start_server() -> None:
+    """Start the server with SIGINT held back: while it imports, a Ctrl-C is the grid's alone, and leaves no traceback of an import."""
+    from multiprocessing import forkserver, resource_tracker  # not on Windows
+
+    resource_tracker.ensure_running()  # which would lift the hold
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
@@ -234,6 +250,8 @@ def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
 
 
 def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which the server holds back
     sys.exit(function(*arguments))
 
 
