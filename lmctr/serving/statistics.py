@@ -72,18 +72,28 @@ class RequestStatistics:
             by_time.setdefault(own, []).append(number)
         for moment, numbers in by_time.items():
             values = self.user.at([filled[number]["item"] for number in numbers], moment)
-            for number, row in zip(numbers, values):
-                if reader.context:
-                    row = self._with_context(row, filled[number].pop("context", None), f"candidates[{number}]")
-                filled[number]["statistics"] = row.tolist()
+            if reader.context:
+                values = self._with_context(
+                    values, {number: filled[number].pop("context", None) for number in numbers}
+                )
+            for number, row in zip(numbers, values.tolist()):
+                filled[number]["statistics"] = row
         return filled
 
-    def _with_context(self, row: np.ndarray, context: Any, where: str) -> np.ndarray:
+    def _with_context(self, raw: np.ndarray, contexts: Mapping[int, Any]) -> np.ndarray:
         reader = self.processor.statistics_reader
-        if not isinstance(context, Mapping):
-            found = "none" if context is None else f"{context!r}"
-            raise ValueError(f"{where} needs 'context', an object of {', '.join(reader.context)}; got {found}")
+        for number, context in contexts.items():
+            if not isinstance(context, Mapping):
+                found = "none" if context is None else f"{context!r}"
+                raise ValueError(
+                    f"candidates[{number}] needs 'context', an object of {', '.join(reader.context)}; got {found}"
+                )
         try:
-            return reader.with_context(row, context)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            return reader.with_context(raw, list(contexts.values()))
+        except ValueError:
+            for number, context in contexts.items():
+                try:
+                    reader.with_context(raw[:1], [context])
+                except ValueError as error:
+                    raise ValueError(f"candidates[{number}]: {error}") from error
+            raise
