@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,10 @@ class RequestStatistics:
             ValueError: a behaviour without `item`, or whose label is not known; nothing is counted then.
         """
         try:
-            events = self.processor.statistics_events(behaviors)
-        except ValueError as error:  # the processor speaks of batches
-            raise ValueError(str(error).replace("histories[0]", "history")) from error
-        self.user.extend(*events)
+            self.user.extend(*self.processor.statistics_events(behaviors))
+        except ValueError as error:  # the processor speaks of batches, the statistics of columns
+            text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
+            raise ValueError(text.replace("histories[0]", "history")) from error
 
     def fill(self, candidates: Sequence[Any], time: float) -> list[dict[str, Any]]:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.

@@ -34,6 +34,10 @@ def parse_json(text: str | bytes, keys_once: bool = True) -> Any:
         return json.loads(text, object_pairs_hook=_object if keys_once else None)
     except RecursionError:
         raise ValueError("not valid JSON: nested too deep") from None
+    except ValueError as error:
+        if str(error).startswith("Exceeds the limit"):  # Python's own words end with a call of Python
+            raise ValueError("not valid JSON: a number of thousands of digits") from None
+        raise
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -137,3 +137,6 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             predict_rows(run.model, run.processor, [{**request, "candidates": [candidate]}], items=items)
+    unordered = [{"item": 3, "time": time, "label": 1} for time in (1_700_940_000, 1_700_930_000)]
+    with pytest.raises(ValueError, match=r"history\[1\]: time is 1700930000, before the event at 1700940000"):
+        predict_rows(run.model, run.processor, [{**request, "history": unordered}], items=items)

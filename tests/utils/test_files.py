@@ -21,7 +21,7 @@ _BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 
         (b'{"a": "\xff"}', "file is not UTF-8 text .* at byte 7"),
         (b'{"a": {"b": 1, "b": 2}}', "file: the key 'b' stands twice"),
         (b'{"a": ' + b"[" * 200_000, "file: not valid JSON: nested too deep"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "file: .*digits"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "file: not valid JSON: a number of thousands of digits$"),
     ],
 )
 def test_bad_json_names_the_file_and_the_place(tmp_path, content, message):
