@@ -12,7 +12,7 @@ from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.examples import example_rows
 from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, TabularCTRConfig
 from lmctr.models.families import Family, families
-from lmctr.runs.about import shown
+from lmctr.runs.about import as_text, shown
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 
 _BUFFERS = re.compile(r"trees\.|\.(running_(mean|var)|num_batches_tracked)$")
@@ -26,12 +26,12 @@ class CardFamily(ABC):
 
     Attributes:
         pipeline_tag, task: of the Hub.
-        output: the line of the example that reads the model's output.
+        logits: the shape of the logits of one task, in words.
     """
 
     pipeline_tag: ClassVar[str] = "tabular-classification"
     task: ClassVar[str] = "Click-through rate prediction"
-    output: ClassVar[str] = "probability = model(**batch).logits.sigmoid()  # one per row"
+    logits: ClassVar[str] = "(rows)"
 
     def __init__(self, row: Family, folder: RunFolder, recipe: dict[str, Any] | None):
         self.row, self.folder, self.config = row, folder, folder.config
@@ -48,6 +48,14 @@ class CardFamily(ABC):
     def words(self) -> dict[str, Any]:
         """What the template's sentences about this kind of model need."""
         return {}
+
+    @property
+    def output(self) -> str:
+        """The line of the example that reads the model's output."""
+        tasks, shape = self.config.get("task_names") or [], self.logits
+        if len(tasks) > 1:
+            shape = f"{shape.removesuffix(')')}, {len(tasks)}): {as_text(_listed(tasks))}"
+        return f"probability = model(**batch).logits.sigmoid()  # {shape}"
 
     @property
     def tree_columns(self) -> str:
@@ -181,7 +189,7 @@ class TabularCard(CardFamily):
 class SequenceCard(CardFamily):
     """Of a model that reads sequences of events."""
 
-    output = "probability = model(**batch).logits.sigmoid()  # (users, candidates); several tasks: one more axis"
+    logits = "(users, candidates)"
 
     def sizes(self) -> Iterator[tuple[str, str]]:
         config = self.config

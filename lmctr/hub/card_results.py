@@ -44,7 +44,7 @@ _BASELINES = {
 def seed_metrics(
     folder: RunFolder, recipe: dict[str, Any] | None, metrics: dict[str, Any] | None, seed_runs: Sequence[str | Path]
 ) -> list[dict[str, Any]]:
-    """One dict {seed, splits, baselines, training_samples} per run; empty where the run holds no metrics."""
+    """One dict {seed, splits, baselines, training_samples, before_refit} per run; empty where the run holds no metrics."""
     if metrics is None:
         if seed_runs:
             folder.check_finished()
@@ -65,7 +65,7 @@ def seed_metrics(
 
 
 def _one_run(folder: RunFolder, metrics: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: metrics.get(key) or {} for key in ("baselines", "training_samples")}
+    kept = {key: metrics.get(key) or {} for key in ("baselines", "training_samples", "before_refit")}
     return {"seed": metrics.get("seed"), "splits": split_metrics(folder, metrics), **kept}
 
 
@@ -73,6 +73,11 @@ def common_splits(runs: list[dict[str, Any]]) -> list[str]:
     """Splits that every run has, the test split first."""
     common = [split for split in (runs[0]["splits"] if runs else {}) if all(split in run["splits"] for run in runs)]
     return sorted(common, key=lambda split: (split != "test", split != "validation"))
+
+
+def tells_of_model(runs: list[dict[str, Any]], split: str) -> bool:
+    """Whether the metrics of a split are those of the weights that were saved; not on validation where these were trained on it."""
+    return split != "validation" or not any(run["before_refit"] for run in runs)
 
 
 def results_table(runs: list[dict[str, Any]]) -> str:
@@ -83,13 +88,14 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     metrics = [key for key in METRICS if (key in RANKING_METRIC_NAMES) == is_ranking]
     for split in splits:
         own = [run["splits"][split] for run in runs]
-        rows.append([split, "**this model**", *_cells(own, metrics), _count(own[0])])
+        model = "this model" if tells_of_model(runs, split) else "the model chosen, before it was trained on these too"
+        rows.append([split, f"**{model}**", *_cells(own, metrics), _count(own[0])])
         for task in (key.removesuffix("_log_loss") for key in own[0] if key.endswith("_log_loss")):
             of_task = [
                 {key.removeprefix(f"{task}_"): value for key, value in run.items() if key.startswith(f"{task}_")}
                 for run in own
             ]
-            rows.append([split, f"this model, {task}", *_cells(of_task, metrics), _count(of_task[0])])
+            rows.append([split, f"{model}, {task}", *_cells(of_task, metrics), _count(of_task[0])])
         for name in runs[0]["baselines"]:
             per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
             if all(per_run):

@@ -16,7 +16,15 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lmctr.hub.card_families import CardFamily, card_family
-from lmctr.hub.card_results import METRICS, better_baselines, common_splits, main_metric, results_table, seed_metrics
+from lmctr.hub.card_results import (
+    METRICS,
+    better_baselines,
+    common_splits,
+    main_metric,
+    results_table,
+    seed_metrics,
+    tells_of_model,
+)
 from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
@@ -182,6 +190,7 @@ def _header(
             metric_args={"seeds": [run["seed"] for run in runs]},
         )
         for split in common_splits(runs)
+        if tells_of_model(runs, split)
         for key, (title, metric_type) in METRICS.items()
         if all(key in run["splits"][split] for run in runs)
     ]
@@ -215,6 +224,10 @@ def _training_note(metrics: dict[str, Any] | None, training: dict[str, Any]) -> 
         earlier = as_text(shown(str(training["from_run"])))
         parts.append(
             f"Training went on from the weights of an earlier run, {earlier}; data and figures here are those of this training alone."
+        )
+    if metrics.get("before_refit"):
+        parts.append(
+            "What was chosen on the validation part was then trained anew on the training and the validation part."
         )
     if metrics.get("command"):  # without folders of the machine that it ran on
         command = shown_command(str(metrics["command"])).replace("`", "")

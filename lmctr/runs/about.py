@@ -67,28 +67,30 @@ def _truncation(parts: dict[str, dict[str, Any]]) -> str:
 _INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, seconds: bool = False) -> str:
+    """`seconds`: whether numbers are called times."""
     if isinstance(value, dict):
-        shown_values = {name: _value(inner) for name, inner in value.items() if inner not in (None, {})}
+        timed = {name: seconds or name in ("boundaries", "times") for name in value}
+        shown_values = {name: _value(inner, timed[name]) for name, inner in value.items() if inner not in (None, {})}
         return ", ".join(
             f"{_words(name)} {f'({inner})' if isinstance(value[name], dict) else inner}"
             for name, inner in shown_values.items()
         )
     if isinstance(value, (list, tuple)):
-        is_range = len(value) == 2 and all(_is_time(inner) for inner in value)
-        return (" to " if is_range else ", ").join(_value(inner) for inner in value)
+        is_range = len(value) == 2 and all(_is_time(inner, seconds) for inner in value)
+        return (" to " if is_range else ", ").join(_value(inner, seconds) for inner in value)
     if isinstance(value, str):
         return shown(value)
-    if _is_time(value):
+    if _is_time(value, seconds):
         return datetime.fromtimestamp(value, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def _is_time(value: Any) -> bool:
-    """Whether a number reads as unix seconds (from 2001 on)."""
-    return isinstance(value, int) and 10**9 <= value < 10**11
+def _is_time(value: Any, seconds: bool) -> bool:
+    """Whether a number reads as unix seconds: from 2001 on, of what is called a time from 1973 on."""
+    return type(value) is int and (10**8 if seconds else 10**9) <= value < 10**11
 
 
 def _words(key: Any) -> str:

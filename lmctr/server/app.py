@@ -137,7 +137,8 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return _failed(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _failed(error.status_code, message, dict(error.headers or {}))
 
     return app
 
@@ -168,7 +169,7 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         body = parse_json(text)
     except ValueError as error:  # no UTF-8 among them
-        raise ValueError(f"request: no valid JSON: {error}") from error
+        raise ValueError(f"request: no valid JSON: {str(error).removeprefix('not valid JSON: ')}") from error
     if not isinstance(body, dict):
         raise ValueError(f"request: expected a JSON object, got {type(body).__name__}")
     return checked(body, "request")

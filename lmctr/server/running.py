@@ -41,6 +41,9 @@ def serve(options: ServeOptions) -> int:
     transformers.utils.logging.disable_progress_bar()
     workers, threads = _workers(options)
     torch.set_num_threads(threads)
+    asked = threading.Event()  # for a new version, while the first one is loaded
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: asked.set())
     with _bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
         metrics = ServerMetrics()
         engine = Engine(
@@ -70,6 +73,8 @@ def serve(options: ServeOptions) -> int:
         )
         if hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
+            if asked.is_set():
+                signal.raise_signal(signal.SIGHUP)
         # uvicorn takes these over when it runs, and raises the signal again when it has stopped; by then all is done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))

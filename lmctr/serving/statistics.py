@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,10 @@ class RequestStatistics:
             ValueError: a behaviour without `item`, or whose label is not known; nothing is counted then.
         """
         try:
-            events = self.processor.statistics_events(behaviors)
-        except ValueError as error:  # the processor speaks of batches
-            raise ValueError(str(error).replace("histories[0]", "history")) from error
-        self.user.extend(*events)
+            self.user.extend(*self.processor.statistics_events(behaviors))
+        except ValueError as error:  # the processor speaks of batches, the statistics of columns
+            text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
+            raise ValueError(text.replace("histories[0]", "history")) from error
 
     def fill(self, candidates: Sequence[Any], time: float) -> list[dict[str, Any]]:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
@@ -72,18 +73,28 @@ class RequestStatistics:
             by_time.setdefault(own, []).append(number)
         for moment, numbers in by_time.items():
             values = self.user.at([filled[number]["item"] for number in numbers], moment)
-            for number, row in zip(numbers, values):
-                if reader.context:
-                    row = self._with_context(row, filled[number].pop("context", None), f"candidates[{number}]")
-                filled[number]["statistics"] = row.tolist()
+            if reader.context:
+                values = self._with_context(
+                    values, {number: filled[number].pop("context", None) for number in numbers}
+                )
+            for number, row in zip(numbers, values.tolist()):
+                filled[number]["statistics"] = row
         return filled
 
-    def _with_context(self, row: np.ndarray, context: Any, where: str) -> np.ndarray:
+    def _with_context(self, raw: np.ndarray, contexts: Mapping[int, Any]) -> np.ndarray:
         reader = self.processor.statistics_reader
-        if not isinstance(context, Mapping):
-            found = "none" if context is None else f"{context!r}"
-            raise ValueError(f"{where} needs 'context', an object of {', '.join(reader.context)}; got {found}")
+        for number, context in contexts.items():
+            if not isinstance(context, Mapping):
+                found = "none" if context is None else f"{context!r}"
+                raise ValueError(
+                    f"candidates[{number}] needs 'context', an object of {', '.join(reader.context)}; got {found}"
+                )
         try:
-            return reader.with_context(row, context)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            return reader.with_context(raw, list(contexts.values()))
+        except ValueError:
+            for number, context in contexts.items():
+                try:
+                    reader.with_context(raw[:1], [context])
+                except ValueError as error:
+                    raise ValueError(f"candidates[{number}]: {error}") from error
+            raise

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lmctr.utils.files import replacing
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.progress import step
-from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import plain_id
 
 from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
@@ -57,6 +57,7 @@ class ItemStatistics:
         self._is_text = not pa.types.is_integer(item_ids.type)
         self._place = {item: place for place, item in enumerate(item_ids.to_pylist())}
         self._rows = side_rows(reader.rows, "item")
+        self._category_offsets = {column: offsets_from_lengths(own[1]) for column, own in self.categories.items()}
 
     def __len__(self) -> int:
         return len(self.item_ids)
@@ -127,10 +128,9 @@ class ItemStatistics:
                 f"the item statistics hold up to second {self.time}; they cannot give those of second {time}: write a table with an "
                 "earlier time, or ask for a later one"
             )
-        known, state = places >= 0, {}
+        state = {}
         for name, values in self.state.items():
-            own = values[places] if len(values) else np.zeros(len(places))
-            state[name] = np.where(known, own, np.nan if name in ("first", "last") else 0.0)
+            state[name] = _at(places, values, np.nan if name in ("first", "last") else 0.0)
         for since, moment in (("since_last", "last"), ("since_first", "first")):
             if moment in state:
                 state[since] = time - state[moment]
@@ -140,34 +140,42 @@ class ItemStatistics:
                 state[name] = state[name] * faded
         return {row.name: finish(row, state, self.reader.priors) for row in self._rows}
 
-    def expected(self, place: int, time: int) -> dict[str, float]:
-        """The item's smoothed mean label and value, and its number of labelled events as `count`, before a second; where residuals of users
-        are wanted."""
+    def expected(self, places: np.ndarray, times: np.ndarray) -> dict[str, np.ndarray]:
+        """The items' smoothed mean label and value (N,), and their number of labelled events as `count`, before a second each; where residuals
+        of users are wanted."""
         if not self.course:
             return {}
-        if place < 0:
-            return {name: own[0] for name, own in self.latest(np.array([-1])).items()}
-        start, end = self.course["offsets"][place : place + 2]
-        later = start + int(np.searchsorted(self.course["time"][start:end], time))
-        return {
-            name: float(self.course[name][later] if later < end else self.course[f"{name}_at_last"][place])
-            for name in self._course_names()
-        }
+        places, times, offsets = np.atleast_1d(places), np.atleast_1d(times), self.course["offsets"]
+        starts, ends = _at(places, offsets[:-1], 0), _at(places, offsets[1:], 0)
+        later = ragged_searchsorted(self.course["time"], times, starts, ends)
+        later = np.where(later < ends, later, -1)
+        return {name: _at(later, self.course[name], own) for name, own in self.latest(places).items()}
 
     def latest(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """[`expected`] of several items (C,) at the table's own second or later."""
         start = {"label": self.reader.prior, "value": self.reader.value_prior, "count": 0.0}
-        return {name: np.append(self.course[f"{name}_at_last"], start[name])[places] for name in self._course_names()}
+        return {name: _at(places, self.course[f"{name}_at_last"], start[name]) for name in self._course_names()}
 
     def _course_names(self) -> list[str]:
         return [name for name in ("label", "value", "count") if name in self.course]
 
     def taste_numbers(self, places: np.ndarray, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The numbers (C,) of items that users may have a taste for, standardised; `known`: see `expected`."""
-        described = {name: np.append(own, np.nan)[places] for name, own in self.numbers.items()}
+        described = {name: self.number(name, places) for name in self.numbers}
         keys = dict.fromkeys(number_key(row) for row in self.reader.rows if row.aggregation == "taste")
         priors = self.reader.priors
         return {key: priors.standardised(key, number_of(key, known, known.get("count"), described)) for key in keys}
+
+    def number(self, name: str, places: np.ndarray) -> np.ndarray:
+        """(C,) numbers of a catalogue column, NaN where unknown."""
+        return _at(places, self.numbers.get(name, np.zeros(0)), np.nan)
+
+    def category_pairs(self, column: str, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """How many categories each of some items (C,) has, the codes of them all in one array, and the names of codes."""
+        (codes, _, names), offsets = self.categories[column], self._category_offsets[column]
+        starts = _at(places, offsets[:-1], 0)
+        lengths = _at(places, offsets[1:], 0) - starts
+        return lengths, codes[ragged_arange(starts, lengths)], names
 
     @property
     def num_told(self) -> int:
@@ -266,6 +274,13 @@ class ItemStatistics:
                 state[name] = column.to_numpy(zero_copy_only=False)
         ids = table["item_id"].combine_chunks()
         return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, numbers)
+
+
+def _at(places: np.ndarray, values: np.ndarray, otherwise: Any) -> np.ndarray:
+    """The values of rows, and another where there is none: at places below 0. Nothing is done for each row of the table."""
+    if not len(values):
+        return np.broadcast_to(otherwise, places.shape)
+    return np.where(places >= 0, values[places], otherwise)
 
 
 def _columns(reader: StatisticsReader) -> list[str]:

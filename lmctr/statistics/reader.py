@@ -29,9 +29,17 @@ from lmctr.utils.suggest import refuse_unknown
 
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
-from .table import Statistic, category_values, context_values, item_numbers, resolve_statistics, statistic
+from .table import (
+    Statistic,
+    category_values,
+    context_values,
+    item_numbers,
+    resolve_statistics,
+    statistic,
+    whole_number,
+)
 
-_KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale")
+_KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale", "whole")
 STRENGTH = 3.0
 """Imaginary events that smooth the statistics of models; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 RESIDUALS = {"label": "residual", "value": "value_residual"}
@@ -49,6 +57,7 @@ class StatisticsReader:
         strength: imaginary events of the smoothing.
         numbers: mean and scale of the items' numbers that users may have a taste for.
         mean, scale: (F,) of the transformed statistics of the training events.
+        whole: columns of the context that hold whole numbers: "03", "3.0" and 3 are one there, as in tables.
 
     Example:
         >>> reader = StatisticsReader.fit(log, splits.train, "full")  # doctest: +SKIP
@@ -62,6 +71,7 @@ class StatisticsReader:
     numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    whole: tuple[str, ...] = ()
 
     @classmethod
     def fit(
@@ -95,6 +105,9 @@ class StatisticsReader:
         known = np.zeros(0) if values is None else np.asarray(values, dtype=np.float64)[events]
         known = known[~np.isnan(known)]
         reader = cls(resolved, float(labels.mean()), float(known.mean()) if len(known) else 0.0, float(strength))
+        if reader.context:
+            is_whole = {name: pa.types.is_integer(log.context[name].type) for name in reader.context}
+            reader = replace(reader, whole=tuple(name for name in reader.context if is_whole[name]))
         if any(row.aggregation == "taste" for row in reader.rows):
             found = log_numbers(EventRows.of_log(log, label), log.catalogue, reader.rows, reader.priors)
             numbers = {key: _moments(own[events]) for key, own in found.items()}
@@ -113,7 +126,7 @@ class StatisticsReader:
         scale[scale < 1e-9] = 1.0  # a constant becomes 0
         return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
 
-    @property
+    @cached_property
     def rows(self) -> list[Statistic]:
         """The row of each name."""
         return [statistic(name) for name in self.names]
@@ -123,7 +136,7 @@ class StatisticsReader:
         """What rates and means are smoothed towards."""
         return Prior(self.prior, self.value_prior, self.strength, self.numbers)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Checksum of everything that the values depend on, but for the scales."""
         values = [self.names, self.prior, self.value_prior, self.strength, sorted(self.numbers.items())]
@@ -157,22 +170,25 @@ class StatisticsReader:
         """Columns of an event's context that are read."""
         return tuple(dict.fromkeys(row.feature.partition("=")[0] for row in self.rows if row.family == "context"))
 
-    def with_context(self, raw: np.ndarray, context: Mapping[str, Any]) -> np.ndarray:
-        """(F,) raw statistics of one candidate with those of its context, by column.
+    def with_context(self, raw: np.ndarray, contexts: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """(C, F) raw statistics of candidates with those of each one's context, by column.
 
         Raises:
             ValueError: a column that is not given, or a number that is none.
         """
-        missing = [name for name in self.context if name not in context]
-        if missing:
-            given = ", ".join(map(str, context)) or "nothing"
-            raise ValueError(
-                f"context lacks {', '.join(missing)} and has {given}; give every column, null where it is not known"
-            )
+        for context in contexts:
+            missing = [name for name in self.context if name not in context]
+            if missing:
+                given = ", ".join(map(str, context)) or "nothing"
+                raise ValueError(
+                    f"context lacks {', '.join(missing)} and has {given}; give every column, null where it is not known"
+                )
+        values = {name: [context[name] for context in contexts] for name in self.context}
+        values |= {name: list(map(whole_number, values[name])) for name in self.whole}
         result = np.array(raw, dtype=np.float64)
         for place, row in enumerate(self.rows):
             if row.family == "context":
-                result[place] = context_values(row, [context[row.feature.partition("=")[0]]])[0]
+                result[:, place] = context_values(row, values[row.feature.partition("=")[0]])
         return result
 
     def _transformed(self, raw: np.ndarray) -> np.ndarray:
@@ -200,7 +216,10 @@ class StatisticsReader:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        values = asdict(self)
+        if not self.whole:  # so it is in files from before there was the key
+            del values["whole"]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StatisticsReader:
@@ -210,7 +229,7 @@ class StatisticsReader:
             ValueError: unknown or missing keys, unknown statistics, numbers that do not fit.
         """
         refuse_unknown(values, _KEYS, "statistics_reader")
-        missing = [key for key in _KEYS if key not in values]
+        missing = [key for key in _KEYS if key not in values and key != "whole"]
         if missing:
             raise ValueError(f"statistics_reader lacks {', '.join(missing)}; fit the processor again")
         names = tuple(statistic(name).name for name in values["names"])
@@ -221,7 +240,13 @@ class StatisticsReader:
                 )
         numbers = {key: float(values[key]) for key in ("prior", "value_prior", "strength")}
         numbers["numbers"] = {key: list(map(float, pair)) for key, pair in values["numbers"].items()}
-        return cls(names, **numbers, mean=tuple(values["mean"]), scale=tuple(values["scale"]))
+        return cls(
+            names,
+            **numbers,
+            mean=tuple(values["mean"]),
+            scale=tuple(values["scale"]),
+            whole=tuple(values.get("whole", ())),
+        )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Users who come back to items have statistics with this very item as well: those 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +170,7 @@ _KNOWN |= {row.name: row for row in _REPEATS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
 _CONTEXT = "context:"
+_WHOLE = re.compile(r"\s*([+-]?[0-9]{1,100})(\.0*)?\s*")
 
 
 def statistic(name: str) -> Statistic:
@@ -308,6 +310,12 @@ def context_values(row: Statistic, values: Sequence[Any]) -> np.ndarray:
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise ValueError(f"context: {name!r} is {value!r}; accepted: a number, or null where it is not known")
     return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def whole_number(value: Any) -> Any:
+    """A text that writes a whole number as that number; other values as they are."""
+    found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    return value if found is None else int(found[1])
 
 
 def _word(value: Any) -> str:

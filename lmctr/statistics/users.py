@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.utils.ragged import offsets_from_lengths
-
 from .items import ItemStatistics
-from .reader import EXPECTED_PARTS, StatisticsReader, cross_pairs, reduce_pairs, residuals, side_rows, time_statistic
+from .reader import EXPECTED_PARTS, StatisticsReader, reduce_pairs, residuals, side_rows, time_statistic
 from .scan import DAY
-from .states import SESSION_GAP, Prior, base_of, finish, number_key, suffix, sums_needed, taste
+from .states import SESSION_GAP, base_of, finish, number_key, suffix, sums_needed, taste
 from .table import ITEM, Statistic
 
 
@@ -68,26 +66,47 @@ class UserStatistics:
             if label not in (0, 1, -1):
                 raise ValueError(f"labels[{place}] is {label!r}, accepted: 0, 1, or -1 for an event without a label")
             last = time
-        earlier = self._before.own_sums()
-        item_keys = self.items.keys(items) if ITEM in self._now.cross else [""] * len(items)
-        for item, place, time, label, value in zip(item_keys, self.items.places(items), times, labels, values):
-            if time != self._now.last:
-                earlier = self._now.own_sums()
-                if time == last:  # no other is asked for
-                    self._before = self._now.copy()
-            label = math.nan if label < 0 else float(label)
-            value = math.nan if value is None else float(value)
-            known = self.items.expected(int(place), int(time))
-            signals = residuals(label, value, {base: mean for base, mean in known.items() if base != "count"})
-            numbers = self.items.taste_numbers(
-                np.array([place]), {name: np.array([own]) for name, own in known.items()}
-            )
-            categories = {
-                column: [names[code] for code in codes[slice(*offsets[place : place + 2])]] if place >= 0 else []
-                for column, (codes, offsets, names) in self._categories().items()
-            } | {ITEM: [item] if item else []}
-            left = self._now.residuals_left(signals, self.reader.priors, earlier)
-            self._now.add(int(time), signals, categories, left, {key: float(own[0]) for key, own in numbers.items()})
+        if not len(items):
+            return
+        moments, labelled = np.array(times, dtype=np.int64), np.array(labels, dtype=np.float64)
+        labelled[labelled < 0] = np.nan
+        places, graded = self.items.places(items), np.array(values, dtype=np.float64)  # None is NaN
+        known = self.items.expected(places, moments)
+        signals = residuals(labelled, graded, {base: mean for base, mean in known.items() if base != "count"})
+        left, numbers = self._residuals_left(moments, signals), self.items.taste_numbers(places, known)
+        end = int(np.searchsorted(moments, last))
+        for part in (slice(0, end), slice(end, None)):
+            if part.start == end and (end or last != self._now.last):
+                self._before = self._now.copy()  # what is seen at the last second; no earlier one is asked for
+            own = [{name: values[part] for name, values in one.items()} for one in (signals, left, numbers)]
+            self._now.extend(moments[part], self._keys(items[part], places[part]), *own)
+
+    def _keys(self, items: Sequence[Any], places: np.ndarray) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """By column of categories the event and the category of each pair of them."""
+        found = {}
+        for column in self._now.cross:
+            if column == ITEM:
+                names = self.items.keys(items)
+                events = np.flatnonzero([name != "" for name in names])
+                found[column] = events, [names[event] for event in events]
+            else:
+                lengths, codes, names = self.items.category_pairs(column, places)
+                found[column] = np.repeat(np.arange(len(places)), lengths), [names[code] for code in codes]
+        return found
+
+    def _residuals_left(self, times: np.ndarray, signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The residuals of events that tastes are fitted to, less the user's mean before the second of each."""
+        found, first = {}, np.searchsorted(times, times)
+        for signal in dict.fromkeys(row.signal for row in self._now.tastes):
+            sums = []
+            for name, own in (
+                (f"s.{signal}", np.nan_to_num(signals[signal])),
+                (f"n.{base_of(signal)}", ~np.isnan(signals[base_of(signal)])),
+            ):
+                now, before = (state.own.at(("",), int(times[0]))[name] for state in (self._now, self._before))
+                sums.append(np.where(times == self._now.last, before, now + np.append(0.0, np.cumsum(own))[first]))
+            found[signal] = signals[signal] - self.reader.priors.mean(signal, *sums)
+        return found
 
     def at(self, candidate_items: Sequence[Any], time: int) -> np.ndarray:
         """(C, F) float64 raw statistics of candidates at a second; the user's events of that very second are not seen.
@@ -105,10 +124,8 @@ class UserStatistics:
         columns = self.items.at(places, int(time))
         own = state.user(time)
         columns |= {row.name: np.broadcast_to(finish(row, own, prior), size) for row in side_rows(rows, "user")}
-        for column, (codes, offsets, names) in self._categories().items():
-            lengths = np.where(places >= 0, np.diff(offsets)[places], 0)
-            chosen = np.where(places >= 0, places, 0)
-            _, pairs = cross_pairs(chosen[lengths > 0], codes, np.diff(offsets))
+        for column in self.items.categories:
+            lengths, pairs, names = self.items.category_pairs(column, places)
             sums = state.crossed(column, [names[code] for code in pairs], time)
             columns |= {
                 row.name: reduce_pairs(finish(row, sums, prior), lengths, row.reduce)
@@ -121,24 +138,15 @@ class UserStatistics:
         numbers = self.items.taste_numbers(places, self.items.latest(places))
         for row in state.tastes:
             columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
-        years = np.append(self.items.numbers.get("year", []), np.nan)  # an unknown item's stands last
+        years = self.items.number("year", places)
         for row in rows:
             if row.aggregation == "expected":
                 columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
             elif row.family == "time":
-                columns[row.name] = time_statistic(row, np.full(size, time), places, years)
+                columns[row.name] = time_statistic(row, np.full(size, time), np.arange(size), years)
             elif row.family == "context":  # which the candidates tell
                 columns[row.name] = np.full(size, np.nan)
         return np.column_stack([columns[row.name] for row in rows]).astype(np.float64)
-
-    def _categories(self) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
-        if getattr(self, "_offsets_of", None) is not self.items:
-            self._offsets_of = self.items
-            self._offsets = {
-                column: (codes, offsets_from_lengths(lengths), names)
-                for column, (codes, lengths, names) in self.items.categories.items()
-            }
-        return self._offsets
 
     @property
     def num_bytes(self) -> int:
@@ -177,7 +185,7 @@ def _columns(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
         for name in (f"n.{base}", *(f"s.{signal}" for signal in signals)):
             names.append(name + suffix(kind, half_life))
             bases.append(base)
-            by_event.append(0.5 ** (1 / half_life) if kind == "events" else 1.0)
+            by_event.append(1 / half_life if kind == "events" else 0.0)
             by_day.append(1 / (DAY * half_life) if kind == "days" else 0.0)
     counts = np.array([name.startswith("n.") for name in names], dtype=bool)
     return names, bases, [name.split(".")[1] for name in names], counts, np.array(by_event), np.array(by_day)
@@ -202,21 +210,36 @@ class _Sums:
         keys = sum(map(sys.getsizeof, self.place)) + sys.getsizeof(self.place)
         return keys + sys.getsizeof(self.values) + sys.getsizeof(self.times) + sys.getsizeof(vars(self))
 
-    def add(self, keys: Sequence[str], time: int, signals: Mapping[str, float]) -> None:
-        """One event under each of some keys."""
+    def extend(
+        self, events: np.ndarray, keys: Sequence[str], times: np.ndarray, signals: Mapping[str, np.ndarray]
+    ) -> None:
+        """Events (N,) in the order of time: one pair (P,) of event and key for each key that an event counts under, in the order of events."""
+        if not len(keys):
+            return
         for key in keys:
-            if key not in self.place:
-                self.place[key] = len(self.place)
-                self.values = np.vstack([self.values, np.zeros(len(self.names))])
-                self.times = np.append(self.times, float(time))
-        places = [self.place[key] for key in keys]
-        known = np.array([not math.isnan(signals[base]) for base in self.bases], dtype=bool)
-        own = np.array(
-            [1.0 if count else signals.get(signal, 0.0) for count, signal in zip(self.counts, self.signals)]
-        )
-        kept = self.values[places] * np.exp2(-(time - self.times[places])[:, None] * self.by_day)
-        self.values[places] = np.where(known, kept * self.by_event + np.where(known, own, 0.0), kept)
-        self.times[places] = time
+            self.place.setdefault(key, len(self.place))
+        new = len(self.place) - len(self.times)
+        self.values = np.vstack([self.values, np.zeros((new, len(self.names)))])
+        place = np.array([self.place[key] for key in keys])
+        order = np.argsort(place, kind="stable")
+        place, events = place[order], events[order]
+        starts = np.flatnonzero(np.diff(place, prepend=-1))
+        ends = np.append(starts[1:], len(place)) - 1
+        own, last = place[starts], times[events[ends]]
+        self.times = np.append(self.times, np.zeros(new))
+        earlier, self.times[own] = self.times[own], last
+        group = np.repeat(np.arange(len(own)), ends - starts + 1)
+        shape = (len(self.names), len(times))
+        known = ~np.isnan(np.array([signals[base] for base in self.bases]).reshape(shape).T)[events]
+        count = known.cumsum(0)
+        later = count[ends][group] - count  # events that count for a sum and come after this one
+        counted = later[starts] + known[starts]
+        ones = np.ones(len(times))
+        given = np.array([ones if n else signals[s] for n, s in zip(self.counts, self.signals)]).reshape(shape).T
+        weights = np.exp2(-(later * self.by_event + (last[group] - times[events])[:, None] * self.by_day))
+        added = np.add.reduceat(np.where(known, given[events], 0.0) * weights, starts)
+        kept = np.exp2(-(counted * self.by_event + (last - earlier)[:, None] * self.by_day))
+        self.values[own] = self.values[own] * kept + added
 
     def at(self, keys: Sequence[str], time: int) -> dict[str, np.ndarray]:
         """Name -> (len(keys),) sums at a second, 0 for a key without events, and the seconds `since_last`, NaN for such a key."""
@@ -255,46 +278,35 @@ class _State:
         parts = (self.own, *self.cross.values())
         return sum(part.num_bytes for part in parts) + sys.getsizeof(self.labels) + sys.getsizeof(vars(self))
 
-    def own_sums(self) -> dict[str, np.ndarray]:
-        """The user's own sums at the last event, as tastes are fitted to what is left of them; empty without tastes."""
-        return self.own.at(("",), self.last or 0) if self.tastes else {}
-
-    def residuals_left(
-        self, signals: Mapping[str, float], prior: Prior, sums: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
-        """The residuals of an event that tastes are fitted to, less their mean before its second (`own_sums` then)."""
-        found = {}
-        for signal in dict.fromkeys(row.signal for row in self.tastes):
-            found[signal] = signals[signal] - float(
-                prior.mean(signal, sums[f"s.{signal}"], sums[f"n.{base_of(signal)}"])[0]
-            )
-        return found
-
-    def add(
+    def extend(
         self,
-        time: int,
-        signals: Mapping[str, float],
-        categories: Mapping[str, Sequence[str]],
-        left: Mapping[str, float],
-        numbers: Mapping[str, float],
+        times: np.ndarray,
+        keys: Mapping[str, tuple[np.ndarray, list[str]]],
+        signals: Mapping[str, np.ndarray],
+        left: Mapping[str, np.ndarray],
+        numbers: Mapping[str, np.ndarray],
     ) -> None:
+        """Events (N,) in the order of time; `keys`: by column the event and the category of each pair."""
+        if not len(times):
+            return
         for row in self.tastes:
-            if not math.isnan(left[row.signal]):
-                number, sums = numbers[number_key(row)], self.taste_sums[row.name]
-                self.taste_sums[row.name] = [sums[0] + left[row.signal] * number, sums[1] + number**2]
-        self.own.add(("",), time, signals)
+            own, number, sums = left[row.signal], numbers[number_key(row)], self.taste_sums[row.name]
+            more = (np.nansum(own * number), (number[~np.isnan(own)] ** 2).sum())
+            self.taste_sums[row.name] = [total + float(one) for total, one in zip(sums, more)]
+        self.own.extend(np.arange(len(times)), [""] * len(times), times, signals)
         for column, sums in self.cross.items():
-            if categories[column]:
-                sums.add(list(dict.fromkeys(categories[column])), time, signals)
-        known = not math.isnan(signals["label"])
-        if known and self.longest:
-            self.labels = [*self.labels, signals["label"]][-self.longest :]
-        if self.last is None or time - self.last > SESSION_GAP:
+            sums.extend(*keys[column], times, signals)
+        labels = signals["label"][~np.isnan(signals["label"])].tolist()
+        if self.longest:
+            self.labels = [*self.labels, *labels][-self.longest :]
+        begins = np.flatnonzero(np.diff(times, prepend=-np.inf if self.last is None else self.last) > SESSION_GAP)
+        if len(begins):
             self.session = [0.0, 0.0, 0.0]
-        counted = (1.0, float(known), signals["label"] if known else 0.0)
-        self.session = [total + one for total, one in zip(self.session, counted)]
-        self.first = time if self.first is None else self.first
-        self.last = time
+        label = signals["label"][begins[-1] if len(begins) else 0 :]
+        counted = (len(label), np.sum(~np.isnan(label)), np.nansum(label))
+        self.session = [total + float(one) for total, one in zip(self.session, counted)]
+        self.first = int(times[0]) if self.first is None else self.first
+        self.last = int(times[-1])
 
     def user(self, time: int) -> dict[str, np.ndarray]:
         """The state of `lmctr.statistics.states` of the user, (1,) each."""

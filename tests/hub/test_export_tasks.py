@@ -6,6 +6,7 @@ import torch
 from lmctr import DeepFMConfig, DeepFMForCTR
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.hub.export import export_model
+from lmctr.hub.model_card import build_card
 
 TABLE = {"a": ["x", "y", "z", "x"], "b": ["p", "q", "p", "q"], "n": [1.0, 2.0, 0.5, 3.0]}
 LABELS = {"click": [1, 0, 1, 0], "order": [1, 0, None, 0]}
@@ -33,6 +34,9 @@ def test_a_graph_gives_every_task(head, tmp_path):
     found = graph(**batch)
     assert found.shape == (3, 2)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "model")
+    assert "logits.sigmoid()  # (rows, 2): click, order\n" in build_card(tmp_path / "model")
 
 
 def test_lists_with_weights_are_refused(tmp_path):

@@ -284,3 +284,20 @@ def test_what_files_say_is_text_in_the_card(finished_run, tmp_path):
     assert "Notes: &lt;script>x&lt;/script> # Title [here]&#40;http://evil)" in prose
     for mark in ("<script", "](http://evil", "\n# Title", "\n```"):
         assert mark not in prose
+
+
+def test_a_refit_models_validation_is_that_of_the_model_before(run_dir):
+    path = run_dir / "metrics.json"
+    write_json(path, {**read(run_dir, path.name), "before_refit": {"best_step": 5}})
+    card = ModelCard(build_card(run_dir))
+    (row,) = (line for line in card.text.splitlines() if line.startswith("| validation | **"))
+    assert row.startswith("| validation | **the model chosen, before it was trained on these too** |")
+    assert "trained anew on the training and the validation part" in card.text
+    assert {entry.dataset_split for entry in card.data.eval_results} == {"test"}
+
+
+def test_times_before_2001_are_told_as_times(run_dir):
+    data = read(run_dir, "data.json")
+    data["split"]["times"]["train"] = [829_322_340, 999_999_999]
+    write_json(run_dir / "data.json", data)
+    assert "train 1996-04-12 15:19:00 UTC to 2001-09-09 01:46:39 UTC" in build_card(run_dir)

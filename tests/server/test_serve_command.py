@@ -78,6 +78,32 @@ def test_a_stop_as_soon_as_it_listens(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
+def test_a_new_version_is_asked_for_while_the_first_one_is_loaded(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n"
+        "from lmctr.cli.main import main\n"
+        "from lmctr.server import running\n"
+        "load = running._load\n"
+        "running._load = lambda options: (print('loading', file=sys.stderr, flush=True), time.sleep(1), load(options))[2]\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    process = warm.start(tmp_path / "slow.py", "serve", table_run(tmp_path / "run"), "--port", "0")
+    try:
+        deadline = time.monotonic() + 60
+        while "loading" not in process.err:
+            assert time.monotonic() < deadline, process
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        line = process.line()
+        assert "serving" in line, process
+        while 'lmctr_model_swaps_total{result="done"} 1.0' not in httpx.get(f"{line.split()[-1]}/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
 def test_a_stop_in_the_middle_of_work_that_nobody_waits_for(tmp_path):
     """A request that is in work for longer than its deadline and than requests are waited for does not keep the process."""
     (tmp_path / "slow.py").write_text(

@@ -64,13 +64,11 @@ def test_values_against_loops(schema):
     # "" is a missing text
     loaded = StatisticsReader.from_dict(reader.to_dict())
     assert loaded == reader
-    for place in (
-        rows[splits.test[0]]["place"],
-        float(rows[splits.test[0]]["place"]),
-        str(rows[splits.test[0]]["place"]),
-    ):
-        given = {**rows[splits.test[0]], "place": place}
-        np.testing.assert_array_equal(loaded.with_context(np.full(9, np.nan), given)[1:], raw[0, 1:])
+    assert loaded.whole == ("place", "shown")
+    own = rows[splits.test[0]]["place"]
+    for place in (own, float(own), str(own), f"0{own}", f" {own}.0 "):
+        given = {**rows[splits.test[0]], "place": place, "shown": f"0{rows[splits.test[0]]['shown']}"}
+        np.testing.assert_array_equal(loaded.with_context(np.full((1, 9), np.nan), [given])[0, 1:], raw[0, 1:])
 
 
 @pytest.mark.parametrize(
@@ -139,3 +137,6 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             predict_rows(run.model, run.processor, [{**request, "candidates": [candidate]}], items=items)
+    unordered = [{"item": 3, "time": time, "label": 1} for time in (1_700_940_000, 1_700_930_000)]
+    with pytest.raises(ValueError, match=r"history\[1\]: time is 1700930000, before the event at 1700940000"):
+        predict_rows(run.model, run.processor, [{**request, "history": unordered}], items=items)
