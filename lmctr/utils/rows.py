@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
@@ -57,7 +56,7 @@ def is_table(value: Any) -> bool:
 def rows_of_table(table: Any) -> Iterable[Any]:
     """The rows of what `is_table`, as dicts. Raises `ValueError` for columns that differ in length."""
     if hasattr(table, "itertuples"):
-        table = pa.Table.from_pandas(table, preserve_index=False)  # which knows what is missing
+        return table.astype(object).where(table.notna(), None).to_dict("records")
     if hasattr(table, "to_pylist"):
         return table.to_pylist()
     if not isinstance(table, Mapping):

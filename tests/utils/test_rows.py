@@ -1,13 +1,14 @@
-"""Ids and times of requests: what they are, and what is no such."""
+"""Ids, times and tables of requests: what they are, and what is no such."""
 
 import io
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lmctr.runs.answers.requests import read_objects
-from lmctr.utils.rows import plain_id, whole_seconds
+from lmctr.utils.rows import plain_id, rows_of_table, whole_seconds
 
 
 def test_ids_of_whole_numbers():
@@ -56,3 +57,13 @@ def test_a_key_that_stands_twice():
         read('{"a": {"b": 1, "b": 2}}')
     with pytest.raises(ValueError, match=r"in.jsonl, line 1: not valid JSON: nested too deep"):
         read("[" * 100_000)
+
+
+def test_a_frames_cells_stay_as_they_are():
+    frame = pd.DataFrame(
+        {"item": [1, "b"], "history": [[{"item": 1}], [{"item": "b", "feedback": "chosen"}]], "price": [1.5, None]}
+    )
+    assert rows_of_table(frame) == [
+        {"item": 1, "history": [{"item": 1}], "price": 1.5},
+        {"item": "b", "history": [{"item": "b", "feedback": "chosen"}], "price": None},
+    ]
