@@ -31,7 +31,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,7 @@ from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
+    ReadingKeys,
     SchemaWording,
     TimeKeys,
     info_values,
@@ -253,16 +254,12 @@ class TableSplit(Values):
     seed: int | None = None
 
 
-class TableSchema(Values):
+class TableSchema(ReadingKeys):
     """A schema file."""
 
     name: str | int | None = None
     files: Annotated[TableFiles, short_for("train")]
-    format: str | None = None
-    delimiter: str | None = None
     names: list[str] | None = None
-    decimal: Literal[".", ","] = "."
-    na_values: list[str] | None = None
     label: Label | None = None
     labels: list[Label] | None = None
     group: ColumnName | None = None
@@ -313,11 +310,7 @@ def source_from_schema(
         time_format=time.format if time.unit == "s" else time.unit,
         weight=keys.weight,
         **{key: value for key, value in given.items() if value is not None},
-        format=keys.format,
-        delimiter=keys.delimiter,
-        names=keys.names,
-        decimal=keys.decimal,
-        na_values=keys.na_values,
+        **keys.reading(),
         info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),
         memory_limit=memory_limit,
     )
