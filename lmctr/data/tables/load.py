@@ -41,6 +41,7 @@ from lmctr.data.features.fields import parse_fields
 from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
+from lmctr.data.logs.splits import check_fractions
 from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import (
     ColumnName,
@@ -143,7 +144,8 @@ def table_source(
 
     if fractions is None:
         fractions = (0.8, 0.1, 0.1) if test is None else (0.9, 0.1, 0.0)
-    if test is not None and validation is None and float(fractions[2]):
+    fractions = check_fractions(fractions)
+    if test is not None and validation is None and fractions[2]:
         raise ValueError(f"fractions: got {list(fractions)}; the test part is given, so its share must be 0.")
     rule = SplitRule(split or ("random" if time is None else "time"), tuple(fractions), seed)
     if validation is not None:
@@ -186,7 +188,8 @@ def _reading(decimal: str, na_values: Sequence[str] | None) -> dict[str, Any] | 
     """What is not as usual in how text files are written, as a processor keeps it."""
     if decimal not in (".", ","):
         raise ValueError(f"decimal={decimal!r}; accepted: '.' and ','.")
-    if isinstance(na_values, str) or not all(isinstance(text, str) for text in na_values or ()):
+    given = () if na_values is None else na_values
+    if not isinstance(given, (list, tuple)) or not all(isinstance(text, str) for text in given):
         raise ValueError(f"na_values={na_values!r}; accepted: a list of texts, such as ['?'].")
     unusual = {"decimal": decimal} if decimal != "." else {}
     return unusual | ({"na_values": list(na_values)} if na_values else {}) or None
@@ -197,7 +200,7 @@ def _label_specs(
 ) -> list[LabelSpec]:
     if labels is None:
         return [] if label is None else [label_spec(label)]
-    if isinstance(labels, str) or not labels or not all(labels):
+    if not isinstance(labels, (list, tuple)) or not labels or not all(labels):
         raise ValueError(f"labels={labels!r}; accepted: a list of label columns, such as [click, conversion].")
     specs = [label_spec(label) for label in labels]
     checked_labels(specs[0].column, [spec.column for spec in specs[1:]])
