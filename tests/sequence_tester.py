@@ -1,5 +1,6 @@
 """What every rival sequence family passes on top of the common suite."""
 
+import numpy as np
 import pytest
 import torch
 from model_tester import CTRModelTesterMixin
@@ -43,6 +44,17 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
                 if parameter.dim() == 1 or not parameter.any():
                     parameter.add_(0.2 * torch.randn_like(parameter))
         return model
+
+    def check_loops(self, logit, **values):
+        """The logits of three rows of three candidates against `logit(model, weights, batch, row, candidate)`; gives model and batch."""
+        model = self.make_model(task_names=["click", "like"], **values)
+        w = {name: parameter.detach().double().numpy() for name, parameter in model.named_parameters()}
+        batch = random_batch(model.config, num_candidates=3)
+        batch["dependence"][:] = torch.tensor([[9, 5, 0], [6, 1, 3], [1, 0, 1]])
+        expected = np.array([[logit(model, w, batch, row, c) for c in range(3)] for row in range(3)])
+        found = self.logits(model.double(), batch).double()
+        torch.testing.assert_close(found, torch.tensor(expected), atol=2e-6, rtol=1e-5)
+        return model, batch
 
     def test_sumi_rows_equal_single_rows(self):
         """A candidate's logit equals that of its own row: the row's start, the history cut at the candidate's dependence."""

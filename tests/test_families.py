@@ -399,6 +399,7 @@ def test_numbers_of_numpy_become_those_of_python(tmp_path):
         ({"hidden_units": -3}, "hidden_units"),
         ({"task_names": "click"}, r"task_names must be a list of text or null, got 'click' \(text\)"),
         ({"pretrained_dims": {"C0": 4.5}}, r"pretrained_dims must be a mapping or null, got {'C0': 4.5}"),
+        ({"dtype": "fp16"}, "DeepFMConfig: dtype='fp16' is not accepted; use a torch.dtype or its name, such as"),
     ],
 )
 def test_a_value_of_another_type_is_told_with_what_is_accepted(values, message):

@@ -14,6 +14,20 @@ ColumnName = Annotated[str, Field(min_length=1)]
 InfoKeys = dataclass_values(DatasetInfo, {"name"})
 
 
+class ReadingKeys(Values):
+    """How a file is read; `na_values` (words for "missing") and `decimal` are of CSV and TSV files."""
+
+    format: str | None = None
+    delimiter: str | None = None
+    decimal: Literal[".", ","] = "."
+    na_values: list[str] | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """The arguments of [`lmctr.data.reading.read_table`]."""
+        keys = ("format", "delimiter", "names", "decimal", "na_values")
+        return {key: getattr(self, key) for key in keys if key in type(self).model_fields}
+
+
 class TimeKeys(Values):
     """A time column: numbers in `unit`, or words, ISO times or in `format`."""
 

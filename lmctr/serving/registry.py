@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lmctr.models.common.base import CTRPreTrainedModel, evaluation_copy, plain_model
 from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
+from lmctr.utils.rows import check_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,7 +154,7 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
         processor: the processor saved with it.
 
     Raises:
-        ValueError: a family without request scoring.
+        ValueError: a family without request scoring; a processor of another kind than the family's.
     """
     model = plain_model(model)
     model_type = model.config.model_type if isinstance(model, CTRPreTrainedModel) else None
@@ -163,4 +164,7 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
             f"model: {type(model).__name__} (model_type {model_type!r}) has no request scoring; families that have it: "
             f"{', '.join(sorted(scorers))}. Score its rows with the model itself"
         )
+    for family in families():
+        if family.model_type == model_type:
+            check_kind(processor, load_target(family.processor), "processor")
     return load_target(scorers[model_type])(model, processor)

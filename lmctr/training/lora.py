@@ -29,6 +29,7 @@ from transformers.utils import logging
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.configuration import own_keys
 from lmctr.utils.files import named_place, place_name, read_json, write_json
+from lmctr.utils.rows import check_kind
 from lmctr.utils.suggest import refuse_unknown
 
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
@@ -53,6 +54,7 @@ def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]
         raise ValueError(
             f"training.lora adapts a language model, and {config_class.model_type} has none; leave it out, or train the family ctr_sink"
         )
+    check_kind(settings, Mapping, "training.lora")
     refuse_unknown(settings, DEFAULTS, "training.lora")
     values = {**DEFAULTS, **settings}
     for key, least in (("r", 1), ("alpha", 1)):

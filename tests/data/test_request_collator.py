@@ -131,8 +131,10 @@ def test_what_is_refused():
         given = [row | ({"sample_weight": 2.0} if row in weighted else {}) for row in rows]
         with pytest.raises(ValueError, match=rf"row {len(weighted) % 2} of the batch has no 'sample_weight'"):
             collator(given)
-    with pytest.raises(ValueError, match="row 0 of the batch: expected a dict, got str 'labels'; give a list of rows"):
+    with pytest.raises(ValueError, match=r"rows: expected a list of requests with their labels, got \{'labels'"):
         collator(left[:2])
+    with pytest.raises(ValueError, match="row 0 of the batch: expected a dict, got str 'labels'; give a list of rows"):
+        collator(["labels"])
     with pytest.raises(ValueError, match="int reads no requests; accepted: one of a text, sequence or tabular family"):
         RequestCollator(3)
 

@@ -318,7 +318,6 @@ def test_requests_at_the_edges():
     """An empty history, one behaviour only, an unknown item, a history that begins after the candidate."""
     processor = SequenceProcessor.fit(sequence_log())
     assert processor.unknown_items([100, 999_999, 101]) == [999_999]
-    assert processor.num_unknown([100, 999_999, 101]) == 1
     batch = processor([[], HISTORY, HISTORY], [[100, 101], [999_999], [100]], times=[1, 9, 5])
     assert batch["dependence"].tolist() == [[0, 0], [1, 0], [0, 0]]
     assert batch["candidate_items"][1].tolist() == [1, 0]

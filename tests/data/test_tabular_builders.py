@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lmctr.data import TabularFeatureProcessor, TabularStore, load_tabular, split_log
-from lmctr.data.builders.kuaivideo import item_visual_vectors
 from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
@@ -153,17 +152,6 @@ def test_kuaivideo(tmp_path):
     assert values["sequence_tables"] == [1, 1]
     assert values["sequence_vocab_sizes"] == []
     assert store.processor.vocab_size("user_id") == 4
-
-
-def test_visual_vectors_in_the_order_of_ids(tmp_path):
-    processor = TabularFeatureProcessor([{"name": "item_id", "type": "categorical"}], label=None)
-    processor.fit({"item_id": [7, 7, 8, 9]})
-    np.savez(tmp_path / "v.npz", key=np.array([9, 7, 100]), value=np.array([[9.0, 90], [7, 70], [1, 1]]))
-    vectors = item_visual_vectors(tmp_path / "v.npz", processor)
-    assert vectors.tolist() == [[0, 0], [0, 0], [7, 70], [0, 0], [9, 90]]
-    np.savez(tmp_path / "bad.npz", keys=np.array([9]))
-    with pytest.raises(ValueError, match="no array 'key'"):
-        item_visual_vectors(tmp_path / "bad.npz", processor)
 
 
 # TaobaoAd

@@ -200,7 +200,7 @@ def test_dataset_and_collator(tokenizers):
     assert rows == len(events)
     again = pickle.loads(pickle.dumps(view))  # worker processes that are spawned get a copy
     assert torch.equal(again.batch(events)["input_ids"], view.batch(events)["input_ids"])
-    with pytest.raises(ValueError, match="pad_to_multiple_of must be at least 1"):
+    with pytest.raises(ValueError, match="pad_to_multiple_of must be a whole number of at least 1, or None, got 0"):
         TextCollator(view, pad_to_multiple_of=0)
 
 

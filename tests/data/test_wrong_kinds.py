@@ -1,15 +1,27 @@
 """Arguments of another kind than is asked for: an error that names them, where Python alone would name an attribute."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from sequence_rows import sequence_log
 
 import lmctr
-from lmctr.data import RequestCollator, SequenceCollator, SequenceDataset, SequenceView, split_log, validate_log
+from lmctr.data import (
+    RequestCollator,
+    SequenceCollator,
+    SequenceDataset,
+    SequenceView,
+    split_log,
+    table_source,
+    validate_log,
+)
+from lmctr.serving import scorer_for
 
 LOG = sequence_log()
 PROCESSOR = lmctr.SequenceProcessor.fit(LOG)
 VIEW = SequenceView(LOG, PROCESSOR)
+MODEL = lmctr.HSTUForCTR(lmctr.HSTUConfig(**PROCESSOR.model_config_values(), hidden_size=8, num_hidden_layers=1))
 FIELDS = [{"name": "ad", "type": "categorical"}]
 TABLE = lmctr.TabularFeatureProcessor(FIELDS).fit([{"ad": f"a{n % 3}", "label": n % 2} for n in range(12)])
 REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
@@ -73,6 +85,23 @@ REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
             lambda: lmctr.CTRSinkProcessor(None, statistic_bounds="a"),
             "statistic_bounds: expected a value of the type Map",
         ),
+        (
+            lambda: dataclasses.replace(LOG, item=[1]),
+            "InteractionLog.item: expected a value of the type ndarray, got list",
+        ),
+        (
+            lambda: dataclasses.replace(LOG, catalogue=None),
+            "InteractionLog.catalogue: expected a value of the type Table",
+        ),
+        (
+            lambda: dataclasses.replace(LOG, users={}),
+            "InteractionLog.users: expected a value of the type Table, got dict",
+        ),
+        (lambda: table_source({}, labels=3), "labels=3; accepted: a list of label columns"),
+        (lambda: table_source({}, na_values=3), "na_values=3; accepted: a list of texts"),
+        (lambda: table_source({}, fractions=0.8), "fractions: got 0.8, accepted: three shares"),
+        (lambda: scorer_for(MODEL, None), "processor: expected a value of the type SequenceProcessor, got NoneType"),
+        (lambda: scorer_for(MODEL, TABLE), "processor: expected a value of the type SequenceProcessor, got Tabular"),
         (lambda: lmctr.runs.Run("runs/din"), "Run: got 'runs/din'; lmctr.runs.load opens a run by its folder"),
         (lambda: lmctr.runs.evaluate("x", predictions=3), "predictions: got 3, accepted: a path, or None"),
         (lambda: lmctr.runs.evaluate("x", slices="a"), "slices: got 'a', accepted: a list, or None"),

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import numpy as np
-
-from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.tables.source import TableSource
 
-from .files import TRAIN_AND_TEST, absent, find_files, require_files, split_pieces, validation_share
+from .files import TRAIN_AND_TEST, find_files, require_files, split_pieces, validation_share
 
 INFO = DatasetInfo(
     name="kuaivideo-x1",
@@ -46,7 +42,7 @@ def load_kuaivideo(
         memory_limit: bytes that reading may take.
 
     The source's group is the user. The time stamps of the file say the order only; they are no dates, so the source has no
-    time column. Visual vectors: see [`item_visual_vectors`].
+    time column. Visual vectors of the videos: `data.pretrained` of a recipe.
 
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published.
@@ -60,51 +56,3 @@ def load_kuaivideo(
         for name in ("pos_items", "neg_items")
     ]
     return TableSource(pieces, tuple(fields), label="is_click", group="user_id", split=rule, info=INFO)
-
-
-def item_visual_vectors(
-    path: str | os.PathLike, processor: TabularFeatureProcessor, field: str = "item_id"
-) -> np.ndarray:
-    """The published visual vectors of the videos in the order of a processor's ids, to start (or freeze) an embedding table with.
-
-    Args:
-        path: `item_visual_emb_dim64.h5` (needs the package h5py; arrays `key` and `value`), or an `.npz` file with the arrays
-            `key` (V,) and `value` (V, D).
-        processor: the fitted processor.
-        field: the field of the videos.
-
-    Returns:
-        (vocabulary size, D) float32; rows of padding, of unknown videos, and of videos without a vector are zero.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: the file lacks an array, or h5py is not installed.
-    """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(absent(path, INFO))
-    arrays = {}
-    if path.suffix == ".npz":
-        opened = np.load(path, allow_pickle=False)
-    else:
-        try:
-            import h5py
-        except ImportError as error:
-            raise ValueError(
-                f"{path}: reading .h5 files needs the package h5py; install it, or convert to .npz."
-            ) from error
-        opened = h5py.File(path, "r")
-    with opened as file:
-        for name in ("key", "value"):
-            if name not in file:
-                raise ValueError(f"{path}: no array {name!r}; it has {list(file)}.")
-            arrays[name] = np.asarray(file[name])
-    keys, values = arrays["key"], arrays["value"].astype(np.float32)
-    if keys.ndim != 1 or values.ndim != 2 or len(keys) != len(values):
-        raise ValueError(f"{path}: expected key (V,) and value (V, D), got shapes {keys.shape} and {values.shape}.")
-    names = [key.decode() if isinstance(key, bytes) else str(key) for key in keys.tolist()]
-    ids = processor.lookup(field, names)
-    result = np.zeros((processor.vocab_size(field), values.shape[1]), dtype=np.float32)
-    known = ids > 1
-    result[ids[known]] = values[known]
-    return result

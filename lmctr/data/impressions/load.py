@@ -29,7 +29,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.splits import check_fractions, time_cut
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import read_table
-from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, short_for
+from lmctr.data.schemas import ColumnName, InfoKeys, ReadingKeys, SchemaWording, info_values, short_for
 from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import read_yaml
@@ -73,16 +73,12 @@ class ImpressionColumns(Values):
         return self
 
 
-class ImpressionSchema(Values):
+class ImpressionSchema(ReadingKeys):
     """A schema file."""
 
     name: str | int | None = None
     impressions: ColumnName
-    format: str | None = None
-    delimiter: str | None = None
     names: list[str] | None = None
-    decimal: Literal[".", ","] = "."
-    na_values: list[str] | None = None
     columns: ImpressionColumns
     user_fields: list | None = None
     ad_fields: list | None = None
@@ -120,8 +116,7 @@ def impressions_from_schema(
         raise ValueError(f"split of {where}: got {rule!r}, accepted: {', '.join(_RULES)}{needs}.")
     shares = check_fractions(fractions or keys.split.fractions or (0.8, 0.1, 0.1))
     seed = next((one for one in (seed, keys.split.seed) if one is not None), 0)
-    reading = {key: getattr(keys, key) for key in ("format", "delimiter", "names", "decimal", "na_values")}
-    table, note = read_table(file, **reading, progress=True), None
+    table, note = read_table(file, **keys.reading(), progress=True), None
     if keys.user_fields is None or keys.ad_fields is None:
         table, note = without_row_numbers(table, str(file))
     table = _sorted(table, keys.columns, str(file))

@@ -24,6 +24,7 @@ from lmctr.data import hf_datasets
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
+from lmctr.utils.rows import check_kind
 from lmctr.utils.suggest import first_listed
 
 from . import columns
@@ -139,6 +140,11 @@ class InteractionLog:
     info: DatasetInfo = field(default_factory=DatasetInfo)
 
     def __post_init__(self) -> None:
+        kinds = dict.fromkeys(("user_ids", "offsets", "item", "time", "label", "feedback"), np.ndarray)
+        kinds |= {"catalogue": pa.Table, "extra_labels": Mapping, "info": DatasetInfo}
+        kinds |= {name: pa.Table for name in ("users", "context") if getattr(self, name) is not None}
+        for name, kind in kinds.items():
+            check_kind(getattr(self, name), kind, f"InteractionLog.{name}")
         num_events = len(self.item)
         arrays = {name: (values, _EVENT_TYPES[name]) for name, values in self.event_arrays().items()}
         arrays |= {f"extra_labels[{name!r}]": (values, np.int8) for name, values in self.extra_labels.items()}

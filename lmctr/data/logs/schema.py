@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, TimeKeys, refuse_other_schema, short_for
+from lmctr.data.schemas import (
+    ColumnName,
+    InfoKeys,
+    ReadingKeys,
+    SchemaWording,
+    TimeKeys,
+    refuse_other_schema,
+    short_for,
+)
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -17,18 +25,10 @@ from lmctr.utils.values import Values, read_values
 RULES = {"greater_than": ">", "at_least": ">=", "less_than": "<", "at_most": "<=", "equals": "=", "in": "in"}
 
 
-class FileSpec(Values):
-    """Where a table stands and how to read it; `na_values` (words for "missing") and `decimal` are of CSV and TSV files."""
+class FileSpec(ReadingKeys):
+    """Where a table stands and how to read it."""
 
     path: ColumnName
-    format: str | None = None
-    delimiter: str | None = None
-    decimal: Literal[".", ","] = "."
-    na_values: list[str] | None = None
-
-    def reading(self) -> dict[str, Any]:
-        """The arguments of [`read_table`]."""
-        return {key: getattr(self, key) for key in ("format", "delimiter", "decimal", "na_values")}
 
 
 class TimeSpec(TimeKeys):

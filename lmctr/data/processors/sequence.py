@@ -579,10 +579,6 @@ class SequenceProcessor(FittedExtractor):
         """Those that a model knows: the `others` are out of vocabulary."""
         return np.where(places < self.item_vocab_size, places, OOV)
 
-    def num_unknown(self, items: Sequence[Any]) -> int:
-        """How many of these original item ids are out of vocabulary."""
-        return len(self.unknown_items(items))
-
     def unknown_items(self, items: Sequence[Any]) -> list[Any]:
         """Those of these original item ids that are out of vocabulary."""
         return [item for item, found in zip(items, self._ids(self._places(items))) if found == OOV]

@@ -31,7 +31,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,10 +41,12 @@ from lmctr.data.features.fields import parse_fields
 from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
+from lmctr.data.logs.splits import check_fractions
 from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
+    ReadingKeys,
     SchemaWording,
     TimeKeys,
     info_values,
@@ -142,7 +144,8 @@ def table_source(
 
     if fractions is None:
         fractions = (0.8, 0.1, 0.1) if test is None else (0.9, 0.1, 0.0)
-    if test is not None and validation is None and float(fractions[2]):
+    fractions = check_fractions(fractions)
+    if test is not None and validation is None and fractions[2]:
         raise ValueError(f"fractions: got {list(fractions)}; the test part is given, so its share must be 0.")
     rule = SplitRule(split or ("random" if time is None else "time"), tuple(fractions), seed)
     if validation is not None:
@@ -185,7 +188,8 @@ def _reading(decimal: str, na_values: Sequence[str] | None) -> dict[str, Any] | 
     """What is not as usual in how text files are written, as a processor keeps it."""
     if decimal not in (".", ","):
         raise ValueError(f"decimal={decimal!r}; accepted: '.' and ','.")
-    if isinstance(na_values, str) or not all(isinstance(text, str) for text in na_values or ()):
+    given = () if na_values is None else na_values
+    if not isinstance(given, (list, tuple)) or not all(isinstance(text, str) for text in given):
         raise ValueError(f"na_values={na_values!r}; accepted: a list of texts, such as ['?'].")
     unusual = {"decimal": decimal} if decimal != "." else {}
     return unusual | ({"na_values": list(na_values)} if na_values else {}) or None
@@ -196,7 +200,7 @@ def _label_specs(
 ) -> list[LabelSpec]:
     if labels is None:
         return [] if label is None else [label_spec(label)]
-    if isinstance(labels, str) or not labels or not all(labels):
+    if not isinstance(labels, (list, tuple)) or not labels or not all(labels):
         raise ValueError(f"labels={labels!r}; accepted: a list of label columns, such as [click, conversion].")
     specs = [label_spec(label) for label in labels]
     checked_labels(specs[0].column, [spec.column for spec in specs[1:]])
@@ -253,16 +257,12 @@ class TableSplit(Values):
     seed: int | None = None
 
 
-class TableSchema(Values):
+class TableSchema(ReadingKeys):
     """A schema file."""
 
     name: str | int | None = None
     files: Annotated[TableFiles, short_for("train")]
-    format: str | None = None
-    delimiter: str | None = None
     names: list[str] | None = None
-    decimal: Literal[".", ","] = "."
-    na_values: list[str] | None = None
     label: Label | None = None
     labels: list[Label] | None = None
     group: ColumnName | None = None
@@ -313,11 +313,7 @@ def source_from_schema(
         time_format=time.format if time.unit == "s" else time.unit,
         weight=keys.weight,
         **{key: value for key, value in given.items() if value is not None},
-        format=keys.format,
-        delimiter=keys.delimiter,
-        names=keys.names,
-        decimal=keys.decimal,
-        na_values=keys.na_values,
+        **keys.reading(),
         info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),
         memory_limit=memory_limit,
     )

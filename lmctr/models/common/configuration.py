@@ -105,6 +105,11 @@ class CTRConfig(PreTrainedConfig):
             if key in known or key in _BASE_KEYS or key in generation or key.startswith("_"):
                 continue
             raise ValueError(unknown_key_message(key, sorted(own_keys(self)), type(self).__name__))
+        if isinstance(self.dtype, str):
+            import torch
+
+            is_dtype = isinstance(getattr(torch, self.dtype, None), torch.dtype)
+            self._require(is_dtype, "dtype", "a torch.dtype or its name, such as 'bfloat16'")
         super().__post_init__(**kwargs)
         self._require(  # 1 and 2: what transformers has for one logit of yes or no
             self.num_labels in (1, 2, len(self.task_names or [])),

@@ -91,13 +91,7 @@ def reference_logit(model, w, batch, row, candidate):
 
 @pytest.mark.parametrize("switches", [{}, {"num_hidden_layers": 3}, TestWithFeatures.switches], ids=str)
 def test_against_the_reference(switches):
-    model = BehaviorTransformerTester().make_model(task_names=["click", "like"], **switches)
-    w = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
-    batch = random_batch(model.config, num_candidates=3)
-    batch["dependence"][:] = torch.tensor([[9, 5, 0], [6, 1, 3], [1, 0, 1]])
-    expected = np.array([[reference_logit(model, w, batch, row, c) for c in range(3)] for row in range(3)])
-    found = BehaviorTransformerTester().logits(model.double(), batch).double()
-    torch.testing.assert_close(found, torch.tensor(expected), atol=2e-6, rtol=1e-5)
+    BehaviorTransformerTester().check_loops(reference_logit, **switches)
 
 
 def test_attention_sums_to_one():

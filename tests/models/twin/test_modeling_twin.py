@@ -5,7 +5,7 @@ import pytest
 import torch
 from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
-from twin_reference import context, mlp, query_of, twin_interest, visible, weights_of
+from twin_reference import context, mlp, query_of, twin_interest, visible
 
 from lmctr import TWINConfig, TWINForCTR, TWINModel
 
@@ -44,20 +44,19 @@ def reference_logit(model, w, batch, row, candidate):
 
 @pytest.mark.parametrize("switches", [{}, {"num_selected": 2}, TestWithFeatures.switches], ids=str)
 def test_against_the_reference(switches):
-    model = TWINTester().make_model(task_names=["click", "like"], **switches)
-    batch = random_batch(model.config, num_candidates=3)
-    batch["dependence"][:] = torch.tensor([[9, 5, 0], [6, 1, 3], [1, 0, 1]])
-    w = weights_of(model)
-    found = [[reference_logit(model, w, batch, row, c) for c in range(3)] for row in range(3)]
-    logits = TWINTester().logits(model.double(), batch).double()
-    expected = torch.tensor(np.array([[logit for logit, _ in row] for row in found]))
-    torch.testing.assert_close(logits, expected, atol=2e-6, rtol=1e-5)
+    found = {}
+
+    def reference(model, w, batch, row, c):
+        logit, found[row, c] = reference_logit(model, w, batch, row, c)
+        return logit
+
+    model, batch = TWINTester().check_loops(reference, **switches)
     with torch.no_grad():
         weights = model(**{k: v for k, v in batch.items() if k != "labels"}, output_attentions=True).attentions[0]
     for row in range(3):
         for c in range(3):
             for head in range(2):
-                assert sorted(found[row][c][1]) == weights[row, head, c].nonzero().flatten().tolist()
+                assert sorted(found[row, c]) == weights[row, head, c].nonzero().flatten().tolist()
 
 
 def test_both_units_use_the_same_weights():
