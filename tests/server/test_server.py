@@ -261,7 +261,16 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "ZeroDivisionError" in caplog.text
     with live(folders("deepfm")) as server:
         assert "keeps no state" in server.post("/v1/users/7/events", {"events": []}).json()["error"]["message"]
-        assert "rows must be" in server.post("/v1/score", {"rows": {}}).json()["error"]["message"]
+        row = {"ad": "a1", "price": 2.0}
+        for body, message in (
+            ({"rows": {}}, "request: rows must be"),
+            ({"candidates": [row]}, "request: give either rows, or candidates and shared"),
+            ({"rows": [row], "candidates": [row]}, "request: give either rows, or candidates and shared"),
+            ({"row": [row]}, "known keys: candidates, id, rows, shared"),
+            ({"rows": [row, {"ad": "a1"}]}, "rows[1]: no column 'price'"),
+            ({"shared": {}, "candidates": [row, {"ad": "a1"}]}, "candidates[1]: no column 'price'"),
+        ):
+            assert message in server.post("/v1/score", body).json()["error"]["message"]
         assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
 
 
