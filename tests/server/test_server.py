@@ -136,6 +136,11 @@ def test_the_share_of_unknown_values(folders):
         body = {"history": [], "candidates": ["Heat", "☃"], "time": 5}
         assert 0 < server.score(body)["unknown_share"] < 1
         assert server.score({**body, "candidates": ["Heat"]})["unknown_share"] == 0
+        said = [{"text": "Heat", "time": time, "feedback": "liked"} for time in (1, 2, 3)]
+        unsaid = [{"text": "Heat", "time": time, "label": 1} for time in (1, 2, 3)]
+        tokens = len(server.engine.served.processor.tokenizer("Heat", add_special_tokens=False)["input_ids"])
+        for history, share in ((said, 0), (unsaid, 3 / (3 + 4 * tokens))):
+            assert server.score({**body, "history": history, "candidates": ["Heat"]})["unknown_share"] == share
 
 
 @pytest.mark.parametrize("kind", KINDS)
