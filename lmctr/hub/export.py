@@ -43,8 +43,12 @@ def run_export(options: ExportOptions) -> int:
     """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
     transformers.utils.logging.disable_progress_bar()
     folder = open_run(local_folder(options.run), "model")
-    model, processor = load_folder(folder)
     target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"--output {target} is a file; give a folder")
+    if target.resolve() == folder.path.resolve():
+        raise ValueError(f"--output {target} is the folder of the model itself; give another one")
+    model, processor = load_folder(folder)
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)

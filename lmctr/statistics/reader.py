@@ -33,6 +33,7 @@ from .table import (
     Statistic,
     category_values,
     context_values,
+    context_word,
     item_numbers,
     resolve_statistics,
     statistic,
@@ -169,6 +170,17 @@ class StatisticsReader:
     def context(self) -> tuple[str, ...]:
         """Columns of an event's context that are read."""
         return tuple(dict.fromkeys(row.feature.partition("=")[0] for row in self.rows if row.family == "context"))
+
+    def unknown_context(self, contexts: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+        """How many values contexts give of the columns that are told value by value, and those that none of their statistics is of."""
+        told: dict[str, set[str]] = {}
+        for name, is_indicator, value in (row.feature.partition("=") for row in self.rows if row.family == "context"):
+            if is_indicator:
+                told.setdefault(name, set()).add(value)
+        given = [(name, context.get(name)) for context in contexts for name in told]
+        given = [(name, whole_number(value) if name in self.whole else value) for name, value in given]
+        given = [(name, context_word(value)) for name, value in given if value not in (None, "")]
+        return len(given), [f"{name}={word}" for name, word in given if word not in told[name]]
 
     def with_context(self, raw: np.ndarray, contexts: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(C, F) raw statistics of candidates with those of each one's context, by column.

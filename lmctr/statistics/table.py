@@ -282,7 +282,7 @@ def context_names(context: pa.Table) -> list[str]:
     found = []
     for name in context.column_names:
         counted = pc.value_counts(context[name].drop_null()).to_pylist()
-        counts = {_word(entry["values"]): entry["counts"] for entry in counted if entry["values"] != ""}
+        counts = {context_word(entry["values"]): entry["counts"] for entry in counted if entry["values"] != ""}
         kind = context[name].type
         if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and len(counts) > MAX_VALUES):
             found.append(f"{_CONTEXT}{name}")
@@ -305,7 +305,7 @@ def context_values(row: Statistic, values: Sequence[Any]) -> np.ndarray:
                 raise ValueError(
                     f"context: {name!r} is {value!r:.80}; accepted: one value, or null where it is not known"
                 )
-        return np.array([np.nan if value in (None, "") else float(_word(value) == wanted) for value in values])
+        return np.array([np.nan if value in (None, "") else float(context_word(value) == wanted) for value in values])
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise ValueError(f"context: {name!r} is {value!r}; accepted: a number, or null where it is not known")
@@ -318,7 +318,7 @@ def whole_number(value: Any) -> Any:
     return value if found is None else int(found[1])
 
 
-def _word(value: Any) -> str:
+def context_word(value: Any) -> str:
     """A value of the context as text: whole numbers alike, however they are written."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -246,3 +246,28 @@ def test_the_page_in_a_browser(trained, tmp_path, name):
         tab.close()
         process.terminate()
         process.wait(20)
+
+
+def test_a_context_is_that_of_the_users_last_behaviour(tmp_path):
+    """Without one, the page of a model that reads it began with an error."""
+    draw = np.random.default_rng(0)
+    rows = [
+        f"{draw.integers(20)},{draw.integers(30)},{1_700_000_000 + n},{draw.integers(1, 4)},{draw.integers(2)}"
+        for n in range(600)
+    ]
+    (tmp_path / "clicks.csv").write_text("\n".join(["user,item,time,place,click", *rows]))
+    (tmp_path / "schema.yaml").write_text(
+        "events: clicks.csv\n"
+        "columns: {user: user, item: item, time: time, label: click, context: {place: {column: place, type: integer}}}\n"
+    )
+    data = {"name": str(tmp_path / "schema.yaml"), "statistics": ["user_rate", "context"], "max_history_length": 5}
+    recipe = {**EVENTS, "data": {**data, "baselines": False}}
+    folder = open_run(lmctr.runs.train(recipe, output_dir=tmp_path / "run").path)
+    served = ServedModel(str(folder.path))
+    last = {user: int(place) for user, _, _, place, _ in (row.split(",") for row in rows)}
+    for title, request in run_examples(folder, served.processor, 3).requests.items():
+        assert {entry["context"]["place"] for entry in request["candidates"]} == {last[title.split()[0]]}
+        assert len(rows_of(scored_html(served, boxes(request, "events"), {})[0])) == len(request["candidates"])
+    (request,) = card_example(folder, served.processor).requests.values()
+    assert [entry["context"] for entry in request["candidates"]] == [{"place": None}]
+    assert len(rows_of(scored_html(served, boxes(request, "events"), {})[0])) == 1

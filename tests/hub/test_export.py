@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmctr import CTRSinkForCTR
+from lmctr.cli.main import main
 from lmctr.hub import export
 from lmctr.hub.export import export_model
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -188,3 +189,12 @@ def test_what_cannot_be_exported_is_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="quantised"):
         export_model(model, Processor(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_a_graph_may_not_be_written_is_told_and_nothing_is_written(run_dir, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for target, message in ((run_dir, "is the folder of the model itself"), (tmp_path / "file", "is a file; give a")):
+        before = {path.name for path in run_dir.iterdir()}
+        assert main(["export", str(run_dir), "--format", "torch", "--output", str(target)]) == 2
+        assert f"--output {target} {message}" in capsys.readouterr().err
+        assert {path.name for path in run_dir.iterdir()} == before

@@ -136,6 +136,11 @@ def test_the_share_of_unknown_values(folders):
         body = {"history": [], "candidates": ["Heat", "☃"], "time": 5}
         assert 0 < server.score(body)["unknown_share"] < 1
         assert server.score({**body, "candidates": ["Heat"]})["unknown_share"] == 0
+        said = [{"text": "Heat", "time": time, "feedback": "liked"} for time in (1, 2, 3)]
+        unsaid = [{"text": "Heat", "time": time, "label": 1} for time in (1, 2, 3)]
+        tokens = len(server.engine.served.processor.tokenizer("Heat", add_special_tokens=False)["input_ids"])
+        for history, share in ((said, 0), (unsaid, 3 / (3 + 4 * tokens))):
+            assert server.score({**body, "history": history, "candidates": ["Heat"]})["unknown_share"] == share
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,7 +266,16 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "ZeroDivisionError" in caplog.text
     with live(folders("deepfm")) as server:
         assert "keeps no state" in server.post("/v1/users/7/events", {"events": []}).json()["error"]["message"]
-        assert "rows must be" in server.post("/v1/score", {"rows": {}}).json()["error"]["message"]
+        row = {"ad": "a1", "price": 2.0}
+        for body, message in (
+            ({"rows": {}}, "request: rows must be"),
+            ({"candidates": [row]}, "request: give either rows, or candidates and shared"),
+            ({"rows": [row], "candidates": [row]}, "request: give either rows, or candidates and shared"),
+            ({"row": [row]}, "known keys: candidates, id, rows, shared"),
+            ({"rows": [row, {"ad": "a1"}]}, "rows[1]: no column 'price'"),
+            ({"shared": {}, "candidates": [row, {"ad": "a1"}]}, "candidates[1]: no column 'price'"),
+        ):
+            assert message in server.post("/v1/score", body).json()["error"]["message"]
         assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
 
 

@@ -118,7 +118,8 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
     assert blind.metrics["split metrics"]["test"]["auc"] < 0.65
 
     # A request says the context of each candidate.
-    from lmctr.runs.answers.predict import load_item_statistics
+    from lmctr.runs.answers.predict import answers_for, load_item_statistics
+    from lmctr.runs.answers.served import ServedModel
 
     context = {"place": 1, "device": None, "price": 0.5, "shown": 7}
     low = {**context, "place": 4}
@@ -137,6 +138,17 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             predict_rows(run.model, run.processor, [{**request, "candidates": [candidate]}], items=items)
+    counts = answers_for(run.model, run.processor, items=items)
+    odd = {"item": 3, "context": {**context, "place": 9, "device": "Phone"}}
+    list(counts.scored([("here", {**request, "candidates": [*request["candidates"], odd]})]))
+    assert counts.unknown["contexts of candidates"] == {
+        "values": 4,
+        "unknown": 2,
+    }  # a device that is null has no value
+    assert counts.examples["contexts of candidates"] == ["place=9", "device=Phone"]
+    served = ServedModel(str(run.path))
+    (scored,) = served.score([(served.check({**request, "candidates": [odd]}), None)])
+    assert (scored.values, scored.unknown) == (3, 2)
     unordered = [{"item": 3, "time": time, "label": 1} for time in (1_700_940_000, 1_700_930_000)]
     with pytest.raises(ValueError, match=r"history\[1\]: time is 1700930000, before the event at 1700940000"):
         predict_rows(run.model, run.processor, [{**request, "history": unordered}], items=items)

@@ -58,6 +58,8 @@ def card_example(folder: RunFolder, processor: Any) -> Examples:
             candidate.pop("statistics", None)
             for entry in (candidate, *history):
                 entry.setdefault("item", None)
+            if context := processor.statistics_reader.context:
+                candidate["context"] = dict.fromkeys(context)
             later = max(0, items.time + 1 - time)
             history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later
         request = {"history": history, "candidates": [candidate], "time": time}
@@ -119,6 +121,13 @@ def _of_log(
         count = min(CANDIDATES, len(fresh))
         items = draw.choice(fresh, count, replace=False, p=weights / weights.sum()) if count else log.item[last[-1:]]
         history, candidates = describe(log, processor, last, items)
+        if context := getattr(processor.statistics_reader, "context", ()):  # as it was the last time
+            known = (
+                log.context.select(context).slice(int(last[-1]), 1).to_pylist()[0]
+                if len(last)
+                else dict.fromkeys(context)
+            )
+            candidates = [entry | {"context": known} for entry in candidates]
         more = f", the last {len(last)}" if len(last) < len(own) else ""
         request: dict[str, Any] = {"history": history, "candidates": candidates, "time": now}
         if describe is _ids and log.scenario is not None and len(last):

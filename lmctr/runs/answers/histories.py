@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from lmctr.data.features.unknown import merged_examples
+from lmctr.models.ctr_sink.raw_rows import feedback_code
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
 from lmctr.serving.statistics import RequestStatistics
@@ -75,7 +76,7 @@ class HistoryAnswers(Answers):
         known.extend(history[len(seen) :])
         filled = known.fill(candidates, request["time"])
         self._counted = known, history
-        return {**request, "candidates": filled}
+        return {**request, "candidates": filled, "contexts": [entry.get("context") for entry in candidates]}
 
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, found = {}, {}
@@ -83,6 +84,12 @@ class HistoryAnswers(Answers):
             name = f"{self.counted} of {role}"
             values, unknown, found[name] = self.unknown_entries(entries)
             counts[name] = {"values": values, "unknown": unknown}
+        reader = self.processor.statistics_reader
+        if reader is not None and reader.context:
+            contexts = request.get("contexts") or [entry.get("context") for entry in request["candidates"]]
+            name = "contexts of candidates"
+            values, found[name] = reader.unknown_context([context for context in contexts if context])
+            counts[name] = {"values": values, "unknown": len(found[name])}
         self.examples = merged_examples([self.examples, found])
         return counts
 
@@ -148,6 +155,14 @@ class TextAnswers(HistoryAnswers):
         unknown = [row.count(tokenizer.unk_token_id) for row in rows]
         examples = [text[:60] for text, count in zip(texts, unknown) if count]
         return sum(map(len, rows)), sum(unknown), examples
+
+    def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        counts, history, processor = super().unknown_in(request), request["history"], self.processor
+        if processor.needs_feedback:
+            names = processor.prompt.feedback_names
+            unknown = sum(feedback_code(entry, names, 0, place) == 0 for place, entry in enumerate(history))
+            counts["feedback of histories"] = {"values": len(history), "unknown": unknown}
+        return counts
 
     def many(self) -> float:
         return 2 if self.keeps_states else math.inf if self._scorer is None else self.batch_size

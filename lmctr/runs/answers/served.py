@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +32,7 @@ __all__ = ["Scored", "ServedModel"]
 
 T, R = TypeVar("T"), TypeVar("R")
 _LETTERS = 4  # of a token, about
+_OF_SHARED = ("id", "shared", "candidates")
 
 
 class Scored(NamedTuple):
@@ -135,10 +137,14 @@ class ServedModel:
             raise ValueError("request: give either the history or the user_id of a kept state, not both")
         if self.answers is not None:
             return self.answers.check({**body, "history": []} if has_state else dict(body), "request")
-        name, keys = ("candidates", ("id", "shared", "candidates")) if "shared" in body else ("rows", ("id", "rows"))
+        name, keys = ("candidates", _OF_SHARED) if "shared" in body else ("rows", ("rows", *_OF_SHARED))
         for key in body:
             if key not in keys:
                 raise ValueError(f"request: {unknown_key_message(key, keys, 'the request')}")
+        if name == "rows" and "candidates" in body:
+            raise ValueError(
+                "request: give either rows, or candidates and shared, the columns that they have in common ({} for none)"
+            )
         if not isinstance(body.get("shared", {}), dict):
             raise ValueError("request: shared must be an object, the columns that all candidates have in common")
         rows = body.get(name)
@@ -189,13 +195,14 @@ class ServedModel:
         return [next(scored) if "rows" in request else self._candidates(request) for request in requests]
 
     def _candidates(self, request: dict[str, Any]) -> Scored:
-        logits = self._scorer.score(Request([request["shared"]], request["candidates"], 0), None)[0].numpy()
+        asked = Request([request["shared"]], request["candidates"], 0)
+        logits = _by_place("candidates", lambda: self._scorer.score(asked, None))[0].numpy()
         return Scored(request, logits, *_totals(self.processor.oov_counts), self)
 
     def _rows(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
         inputs, counts = [], []
         for request in requests:
-            inputs.append(self.processor(request["rows"], return_tensors="np"))
+            inputs.append(_by_place("rows", lambda: self.processor(request["rows"], return_tensors="np")))  # noqa: B023
             counts.append(self.processor.oov_counts)
         joined = {key: torch.from_numpy(np.concatenate([one[key] for one in inputs])) for key in inputs[0]}
         ends = np.cumsum([len(one["rows"]) for one in requests])[:-1]
@@ -295,6 +302,15 @@ def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list
             return [error]
         half = len(asked) // 2
         return [*_isolated(run, asked[:half]), *_isolated(run, asked[half:])]
+
+
+def _by_place(name: str, read: Callable[[], R]) -> R:
+    """`read` a request's rows, which errors call by their places in it; the processor counts rows from 1."""
+    try:
+        return read()
+    except ValueError as error:
+        text = str(error).removeprefix(f"{name}: ")
+        raise ValueError(re.sub(r"^row (\d+)", lambda row: f"{name}[{int(row[1]) - 1}]", text)) from error
 
 
 def _finite(scored: Scored) -> Scored | ValueError:
