@@ -7,7 +7,6 @@ those of a process of its own. What start-up itself does is tested with real int
 import atexit
 import contextlib
 import functools
-import importlib
 import json
 import multiprocessing.connection
 import os
@@ -24,6 +23,8 @@ import time
 import weakref
 from multiprocessing import forkserver, popen_forkserver, reduction
 from pathlib import Path
+
+import fresh_server
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -60,7 +61,7 @@ def _become(words, environment, folder, files, own_group):
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if "HF_ENDPOINT" in environment:
-        _read_hub_settings_again()
+        fresh_server.read_hub_settings_again()
     if words[0] == "-m":
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -72,31 +73,6 @@ def _become(words, environment, folder, files, own_group):
         sys.argv = list(words)
         sys.path.insert(0, os.path.dirname(words[0]))
         runpy.run_path(words[0], run_name="__main__")
-
-
-def _read_hub_settings_again():
-    """The libraries of the Hub read the environment when they are imported."""
-    import datasets.config
-    import huggingface_hub.constants
-    import huggingface_hub.hf_api
-    import transformers.utils.hub
-
-    changed = {}
-    for settings in (huggingface_hub.constants, datasets.config):
-        before = dict(vars(settings))
-        importlib.reload(settings)
-        changed |= {
-            name: (before.get(name), value)
-            for name, value in vars(settings).items()
-            if name.isupper() and value != before.get(name)
-        }
-    modules = os.path.join(huggingface_hub.constants.HF_HOME, "modules")
-    changed["HF_MODULES_CACHE"] = (transformers.utils.hub.HF_MODULES_CACHE, modules)
-    for module in list(sys.modules.values()):
-        for name in changed.keys() & vars(module).keys():
-            if vars(module)[name] == changed[name][0]:
-                setattr(module, name, changed[name][1])
-    huggingface_hub.hf_api.api.endpoint = huggingface_hub.constants.ENDPOINT
 
 
 def _serve(context):
@@ -279,46 +255,21 @@ def _received(passed):
     return passed.detach()
 
 
-FRESH = """
-import json, os, sys, traceback
-sys.path.pop(0)  # the working folder
-import pandas, pyarrow.dataset, scipy.stats, sklearn.ensemble, torch, transformers.trainer, transformers.models.auto.modeling_auto
-for line in sys.stdin:
-    code, environment, files = json.loads(line)
-    if not (child := os.fork()):
-        for number, file in enumerate(files, 1):
-            os.dup2(os.open(file, os.O_WRONLY), number)
-        os.environ.clear()
-        os.environ.update(environment)
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-        sys.path[:0] = ["", *(path for path in paths if path not in sys.path)]
-        sys.argv, status = ["-c"], 0
-        try:
-            exec(code, {"__name__": "__main__"})
-        except SystemExit as ended:
-            status = ended.code or 0
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
 @functools.cache
 def _fresh():
-    server = subprocess.Popen([sys.executable, "-c", FRESH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, fresh_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     atexit.register(server.communicate)
     return server
 
 
-def fresh(code, environment=None):
-    """`python -c CODE` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
+def fresh(code, *words, environment=None):
+    """`python -c CODE WORDS` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
     server = _fresh()
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        asked = [code, dict(os.environ if environment is None else environment), [out.name, err.name]]
+        environment = dict(os.environ if environment is None else environment)
+        asked = [[code, *map(str, words)], environment, [out.name, err.name]]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         return subprocess.CompletedProcess(code, int(server.stdout.readline()), out.read(), err.read())
