@@ -383,7 +383,7 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130, process
     before = (runs / "plain" / "seed-0.log").read_text()
-    time.sleep(1)
+    time.sleep(0.5)
     assert (runs / "plain" / "seed-0.log").read_text() == before  # no child is left at work
     assert states(path, runs) == {"plain seed 0": BEGUN}
     assert main(words) == 0
