@@ -7,8 +7,10 @@ those of a process of its own. What start-up itself does is tested with real int
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import runpy
 import shlex
@@ -20,6 +22,8 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+import types
 import weakref
 from multiprocessing import forkserver, popen_forkserver, reduction
 from pathlib import Path
@@ -47,6 +51,7 @@ def _become(words, environment, folder, files, own_group):
     if own_group:
         os.setsid()
     multiprocessing.set_start_method(None, force=True)  # it would be that by which this process came to be
+    multiprocessing.util.spawnv_passfds = _start_server
     # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
@@ -73,6 +78,28 @@ def _become(words, environment, folder, files, own_group):
         sys.argv = list(words)
         sys.path.insert(0, os.path.dirname(words[0]))
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _start_server(path, words, files, start=multiprocessing.util.spawnv_passfds):
+    """A server that a command starts for its own children is a fork as well; it has imported what it else would."""
+    if "multiprocessing.forkserver" not in words[-1]:
+        return start(path, words, files)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if child := os.fork():
+        return child
+    try:
+        kept = [2, *sorted(files), os.sysconf("SC_OPEN_MAX")]
+        for low, high in itertools.pairwise(kept):
+            os.closerange(low + 1, high)
+        forkserver._forkserver.__init__()  # its lock is held
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(words[-1], {"__name__": "__main__"})
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
 
 
 def _serve(context):
