@@ -81,11 +81,13 @@ def pytest_runtest_teardown():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that run for long or need much that is seldom there, unless `-m` names their marker."""
+    """Leave out the tests that run for long or need much that is seldom there, unless `-m` names their marker; order the others."""
     if config.option.seeds:
         first, last = map(int, config.option.seeds.split("-"))
         seeds = [getattr(item, "callspec", None) and item.callspec.params.get("seed") for item in items]
         items[:] = [item for item, seed in zip(items, seeds) if seed is not None and first <= seed <= last]
+    # Exports, the longest, come first: near the end a worker with a long test leaves the other without work.
+    items.sort(key=lambda item: item.path.parent.name != "hub")
     for marker in ("campaign", "smollm2"):
         if marker in config.option.markexpr:
             continue

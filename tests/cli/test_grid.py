@@ -27,9 +27,10 @@ from lmctr.studies.grids.run import PRELOADED, run_grid
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.utils.resources import find_resource, list_resources
 
+SMALL_BERT = TINY["model"]["backbone"] | {"num_hidden_layers": 1}
 SMALL = {
     **TINY,
-    "model": {**TINY["model"], "sink_kind": "none", "sink_signal": "none"},
+    "model": {**TINY["model"], "backbone": SMALL_BERT, "sink_kind": "none", "sink_signal": "none"},
     "training": {**TINY["training"], "stage1_epochs": 0, "stage2_epochs": 1},
 }
 GRID = {
@@ -337,8 +338,9 @@ def test_a_script_without_a_guard_is_told(tmp_path):
     assert ran.stdout.endswith("\n1\n")
 
 
-def test_a_second_grid_run_is_kept_out(tmp_path, capsys):
+def test_a_second_grid_run_is_kept_out(tmp_path, capsys, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr("lmctr.utils.lock._PATIENCE", 0.0)
     path, runs = write_grid(tmp_path), tmp_path / "runs"
     runs.mkdir()
     with open(runs / ".grid.lock", "w") as file:

@@ -38,7 +38,7 @@ RECIPE = {
     },
     "model": {
         "family": "ctr_sink",
-        "backbone": TINY_BERT | {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_range": 0.1},
+        "backbone": TINY_BERT | {"max_position_embeddings": 64, "initializer_range": 0.1},
         "tokenizer": {"type": "wordpiece", "vocab_size": 120},
         "sink_signal": ["recency", "feedback_value", "statistic:item_rate"],
         "num_sink_buckets": 16,
