@@ -257,14 +257,14 @@ def test_a_family_of_an_installed_package(tmp_path):
         "print([str(one.message) for one in told if 'broken' in str(one.message)])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = warm.fresh(code, environment)
+    done = warm.fresh(code, environment=environment)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.strip().splitlines()
     assert first == "MineForCTR True"
     assert "the model family 'broken' (no_such_module:FAMILY) is left out: No module named 'no_such_module'" in second
     words = ["lmctr", "train", "--list-keys", "mine"]
     code = f"import sys; sys.argv = {words}; from lmctr.__main__ import main; assert 'lmctr.auto' not in sys.modules; sys.exit(main())"
-    done = warm.fresh(code, environment)
+    done = warm.fresh(code, environment=environment)
     assert done.returncode == 0, done.stderr
     assert "hidden_units" in done.stdout
 

@@ -15,12 +15,12 @@ from lmctr import runs
 from lmctr.cli.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
-EVENTS, USERS, ITEMS = 12_000, 1_500, 400
+EVENTS, USERS, ITEMS = 6_000, 1_000, 400
 # The page's trainings, cut short: the commands are tested here, not what the models reach.
 SHORT = {
     "din": ["--data.max_train_samples", "2000", "--training.epochs", "1"],
     "deepfm": ["--training.epochs", "1"],
-    "ctr_sink": ["--data.max_train_samples", "600", "--training.stage1_epochs", "1"],
+    "ctr_sink": ["--data.max_train_samples", "200", "--training.stage1_epochs", "1"],
 }
 EVALUATED = ["--data.max_eval_samples", "500", "--training.use_cpu", "true"]
 

@@ -7,9 +7,10 @@ those of a process of its own. What start-up itself does is tested with real int
 import atexit
 import contextlib
 import functools
-import importlib
+import itertools
 import json
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import runpy
 import shlex
@@ -21,9 +22,13 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+import types
 import weakref
 from multiprocessing import forkserver, popen_forkserver, reduction
 from pathlib import Path
+
+import fresh_server
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -46,6 +51,7 @@ def _become(words, environment, folder, files, own_group):
     if own_group:
         os.setsid()
     multiprocessing.set_start_method(None, force=True)  # it would be that by which this process came to be
+    multiprocessing.util.spawnv_passfds = _start_server
     # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
@@ -60,7 +66,7 @@ def _become(words, environment, folder, files, own_group):
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if "HF_ENDPOINT" in environment:
-        _read_hub_settings_again()
+        fresh_server.read_hub_settings_again()
     if words[0] == "-m":
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -74,29 +80,26 @@ def _become(words, environment, folder, files, own_group):
         runpy.run_path(words[0], run_name="__main__")
 
 
-def _read_hub_settings_again():
-    """The libraries of the Hub read the environment when they are imported."""
-    import datasets.config
-    import huggingface_hub.constants
-    import huggingface_hub.hf_api
-    import transformers.utils.hub
-
-    changed = {}
-    for settings in (huggingface_hub.constants, datasets.config):
-        before = dict(vars(settings))
-        importlib.reload(settings)
-        changed |= {
-            name: (before.get(name), value)
-            for name, value in vars(settings).items()
-            if name.isupper() and value != before.get(name)
-        }
-    modules = os.path.join(huggingface_hub.constants.HF_HOME, "modules")
-    changed["HF_MODULES_CACHE"] = (transformers.utils.hub.HF_MODULES_CACHE, modules)
-    for module in list(sys.modules.values()):
-        for name in changed.keys() & vars(module).keys():
-            if vars(module)[name] == changed[name][0]:
-                setattr(module, name, changed[name][1])
-    huggingface_hub.hf_api.api.endpoint = huggingface_hub.constants.ENDPOINT
+def _start_server(path, words, files, start=multiprocessing.util.spawnv_passfds):
+    """A server that a command starts for its own children is a fork as well; it has imported what it else would."""
+    if "multiprocessing.forkserver" not in words[-1]:
+        return start(path, words, files)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if child := os.fork():
+        return child
+    try:
+        kept = [2, *sorted(files), os.sysconf("SC_OPEN_MAX")]
+        for low, high in itertools.pairwise(kept):
+            os.closerange(low + 1, high)
+        forkserver._forkserver.__init__()  # its lock is held
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(words[-1], {"__name__": "__main__"})
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
 
 
 def _serve(context):
@@ -279,46 +282,21 @@ def _received(passed):
     return passed.detach()
 
 
-FRESH = """
-import json, os, sys, traceback
-sys.path.pop(0)  # the working folder
-import pandas, pyarrow.dataset, scipy.stats, sklearn.ensemble, torch, transformers.trainer, transformers.models.auto.modeling_auto
-for line in sys.stdin:
-    code, environment, files = json.loads(line)
-    if not (child := os.fork()):
-        for number, file in enumerate(files, 1):
-            os.dup2(os.open(file, os.O_WRONLY), number)
-        os.environ.clear()
-        os.environ.update(environment)
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-        sys.path[:0] = ["", *(path for path in paths if path not in sys.path)]
-        sys.argv, status = ["-c"], 0
-        try:
-            exec(code, {"__name__": "__main__"})
-        except SystemExit as ended:
-            status = ended.code or 0
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
 @functools.cache
 def _fresh():
-    server = subprocess.Popen([sys.executable, "-c", FRESH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, fresh_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     atexit.register(server.communicate)
     return server
 
 
-def fresh(code, environment=None):
-    """`python -c CODE` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
+def fresh(code, *words, environment=None):
+    """`python -c CODE WORDS` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
     server = _fresh()
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        asked = [code, dict(os.environ if environment is None else environment), [out.name, err.name]]
+        environment = dict(os.environ if environment is None else environment)
+        asked = [[code, *map(str, words)], environment, [out.name, err.name]]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         return subprocess.CompletedProcess(code, int(server.stdout.readline()), out.read(), err.read())

@@ -14,7 +14,7 @@ import lmctr
 from lmctr.training.lora import add_lora, merge_lora, save_adapter
 from lmctr.training.tokenizers import resolve_backbone
 
-NUM_TRAINED, NUM_TESTED = 128, 64
+NUM_TRAINED, NUM_TESTED = 64, 32
 
 
 def main(folder: str) -> dict:

@@ -226,8 +226,9 @@ def _trace(
     shapes = {
         name: {place: dims[axis] for place, axis in enumerate(axes[name]) if isinstance(axis, str)} for name in inputs
     }
-    # With gradients on, families score all candidates in one piece, whatever their number.
-    with torch.enable_grad():
+    # With gradients on, families score all candidates in one piece, whatever their number. Symbolic shapes seldom meet a second time: to keep
+    # the results of operators costs a sixth of the whole export.
+    with torch.enable_grad(), torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
         return torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
 
 

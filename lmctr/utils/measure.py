@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.metadata
 import os
@@ -55,10 +56,13 @@ def machine_line(device: str = "cpu") -> str:
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
 
 
+_version = functools.cache(importlib.metadata.version)  # it reads a file
+
+
 def versions() -> dict[str, str]:
     """Installed versions of what decides the numbers."""
     packages = ("lmctr", "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 
 def peak_memory() -> int | None:

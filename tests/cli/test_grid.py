@@ -29,9 +29,10 @@ from lmctr.studies.grids.run import PRELOADED, GridRunner, run_grid
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.utils.resources import find_resource, list_resources
 
+SMALL_BERT = TINY["model"]["backbone"] | {"num_hidden_layers": 1}
 SMALL = {
     **TINY,
-    "model": {**TINY["model"], "sink_kind": "none", "sink_signal": "none"},
+    "model": {**TINY["model"], "backbone": SMALL_BERT, "sink_kind": "none", "sink_signal": "none"},
     "training": {**TINY["training"], "stage1_epochs": 0, "stage2_epochs": 1},
 }
 GRID = {
@@ -339,8 +340,9 @@ def test_a_script_without_a_guard_is_told(tmp_path):
     assert ran.stdout.endswith("\n1\n")
 
 
-def test_a_second_grid_run_is_kept_out(tmp_path, capsys):
+def test_a_second_grid_run_is_kept_out(tmp_path, capsys, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr("lmctr.utils.lock._PATIENCE", 0.0)
     path, runs = write_grid(tmp_path), tmp_path / "runs"
     runs.mkdir()
     with open(runs / ".grid.lock", "w") as file:
@@ -385,7 +387,7 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130, process
     before = (runs / "plain" / "seed-0.log").read_text()
-    time.sleep(1)
+    time.sleep(0.5)
     assert (runs / "plain" / "seed-0.log").read_text() == before  # no child is left at work
     assert states(path, runs) == {"plain seed 0": BEGUN}
     assert main(words) == 0

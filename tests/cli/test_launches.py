@@ -68,9 +68,9 @@ def test_a_launch_stopped_inside_an_epoch_ends_as_if_it_had_not(recipe_file, tmp
 
 
 def launched(python, recipe_file, folder, config, *words):
-    """`accelerate launch` itself with a shipped configuration, on two CPU processes."""
+    """`accelerate launch` itself with a shipped configuration, on two CPU processes of `python`."""
     launcher = [
-        python,
+        warm.python(),
         "-m",
         "accelerate.commands.accelerate_cli",
         "launch",
@@ -79,7 +79,7 @@ def launched(python, recipe_file, folder, config, *words):
     ]
     launcher += ["--num-processes", "2", "--mixed-precision", "no", "--main-process-port", "0"]
     words = ["-m", "lmctr", "train", recipe_file, "--output-dir", folder, "--data.baselines", "false", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python}  # of the processes that it starts
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python}
     return subprocess.run(
         [*map(str, launcher), *map(str, words)], env=environment, capture_output=True, text=True, timeout=240
     )
@@ -87,7 +87,7 @@ def launched(python, recipe_file, folder, config, *words):
 
 @pytest.mark.slow
 def test_the_shipped_data_parallel_configuration_trains(recipe_file, tmp_path):
-    """Two processes, of half of the batch each, end with the weights of one; all are interpreters that have imported nothing yet."""
+    """Two processes, of half of the batch each, end with the weights of one; both are interpreters that have imported nothing yet."""
     still = ["--model.backbone.hidden_dropout_prob", "0.0", "--model.backbone.attention_probs_dropout_prob", "0.0"]
     still += ["--model.sink_bias_dropout", "0.0", "--data.max_train_samples", "96", "--data.max_eval_samples", "32"]
     half = ["--training.per_device_train_batch_size", "16"]

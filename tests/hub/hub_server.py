@@ -11,8 +11,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -55,7 +53,8 @@ class HubServer:
 
 
 def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
-    """Python with some words, in a process of its own in the folder `tmp_path` whose Hub is the one at `hub_url`; `fresh`: with nothing imported yet."""
+    """Python with some words, in a process of its own in the folder `tmp_path` whose Hub is the one at `hub_url`; `fresh`: `-c` and code, with
+    nothing of lmctr imported yet."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub_url,
@@ -70,8 +69,8 @@ def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
     environment.pop("HF_HUB_OFFLINE", None)
     environment.pop("TRANSFORMERS_OFFLINE", None)
     if fresh:
-        options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
-        return subprocess.run([sys.executable, *command], **options)
+        code, *words = command[1:]
+        return warm.fresh(f"import os; os.chdir({str(tmp_path)!r})\n{code}", *words, environment=environment)
     return warm.run(*command, environment=environment, folder=tmp_path, check=False)
 
 

@@ -117,7 +117,9 @@ def test_a_run_by_the_command_line(finished_run, tmp_path, capsys):
 def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
     """Ids of impressions as their processor makes them; fewer sinks than a text has places; what a consumer of the folder needs."""
     impressions = impression_run(tmp_path / "two_tower")
-    text = text_run(tmp_path / "text", "bert", num_behaviors=2, model={"max_sinks": 2})
+    text = text_run(
+        tmp_path / "text", "bert", num_behaviors=2, model={"max_sinks": 2}, text_config={"num_hidden_layers": 1}
+    )
     events = event_run(tmp_path / "events", with_statistics=True)
     for run in (impressions, text, events):
         assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run

@@ -38,7 +38,7 @@ RECIPE = {
     },
     "model": {
         "family": "ctr_sink",
-        "backbone": TINY_BERT | {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_range": 0.1},
+        "backbone": TINY_BERT | {"max_position_embeddings": 64, "initializer_range": 0.1},
         "tokenizer": {"type": "wordpiece", "vocab_size": 120},
         "sink_signal": ["recency", "feedback_value", "statistic:item_rate"],
         "num_sink_buckets": 16,
@@ -60,7 +60,7 @@ STILL = {"training.learning_rate": 0.0, "training.weight_decay": 0.0}
 def make_log(days, feedback_names=None):
     """Events of so many days; items of later days have words that no earlier one has."""
     draw = np.random.default_rng(3)
-    count, users, items = 150 * ALL_DAYS, 40, 50
+    count, users, items = 100 * ALL_DAYS, 40, 50
     time = START + np.sort(draw.integers(0, ALL_DAYS * DAY, count))
     item = draw.integers(0, items, count)
     late = time >= SINCE

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import warm
 from toy_training import make_trainer
 
 from lmctr.training.processes import end_with_parent
@@ -28,12 +27,10 @@ if __name__ == "__main__":
 def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
     script = tmp_path / "loads.py"
     script.write_text(LOADS)
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    with process.stdout as said:
-        worker = Path("/proc") / said.readline().strip() / "stat"
+    process = warm.start(script)
+    worker = Path("/proc") / process.line().strip() / "stat"
     assert worker.is_file()
     process.kill()
-    process.wait()
     for _ in range(300):
         if not worker.is_file() or worker.read_text().rsplit(")", 1)[1].split()[0] == "Z":
             return

@@ -524,7 +524,7 @@ def test_columns_of_a_data_set_are_read(tmp_path):
 def test_seconds_of_a_run_that_goes_on_are_all_of_its_seconds(tmp_path):
     class Sleep(TrainerCallback):
         def on_epoch_begin(self, args, state, control, **kwargs):
-            time.sleep(0.5)
+            time.sleep(0.2)
 
     class Stop(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
@@ -535,7 +535,7 @@ def test_seconds_of_a_run_that_goes_on_are_all_of_its_seconds(tmp_path):
     checkpoint, _ = newest_complete_checkpoint(tmp_path)
     again = make_trainer(tmp_path, model=make_model(), callbacks=[Sleep()], load_best_model_at_end=False)
     metrics = again.train(resume_from_checkpoint=checkpoint).metrics
-    assert metrics["train_runtime"] > 1.5  # three epochs, of which this process trained one
+    assert metrics["train_runtime"] > 0.6  # three epochs, of which this process trained one
     assert metrics["train_samples_per_second"] > len(again.train_dataset) / metrics["train_runtime"]  # of this stretch
 
 

@@ -19,7 +19,7 @@ from lmctr.training.trainer import CTRTrainer
 TINY = {
     "model_type": "bert",
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "vocab_size": 50,

@@ -25,6 +25,12 @@ with owned(sys.argv[1], "`lmctr train`"):
 
 
 @pytest.fixture
+def hasty(monkeypatch):
+    """Waits a tenth as long for a holder that was just killed."""
+    monkeypatch.setattr(lock, "_PATIENCE", lock._PATIENCE / 10)
+
+
+@pytest.fixture
 def holder(tmp_path):
     """Starts a process that holds the lock of tmp_path / "run"."""
     started = []
@@ -41,7 +47,7 @@ def holder(tmp_path):
         process.wait()
 
 
-def test_the_second_one_hears_who_holds_the_folder(tmp_path, holder):
+def test_the_second_one_hears_who_holds_the_folder(tmp_path, holder, hasty):
     process = holder()
     with (
         pytest.raises(
@@ -64,7 +70,7 @@ def test_a_killed_holder_is_in_nobodys_way(tmp_path, holder, how):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_one_process_does_not_hold_a_folder_twice(tmp_path):
+def test_one_process_does_not_hold_a_folder_twice(tmp_path, hasty):
     twice = pytest.raises(ValueError, match="another `lmctr train`")
     with owned(tmp_path, "`lmctr train`"), twice, owned(tmp_path, "`lmctr train`"):
         pass

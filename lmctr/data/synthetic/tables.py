@@ -320,13 +320,13 @@ class _Model:
 
         Drawn for `count` rows, worked out for `rows` of them.
         """
-        values = [zipf_values(rng.random(count)[rows], size, self.zipf_exponent) for size in self.sizes]
+        values = [zipf_values(_uniform(rng, count, rows), size, self.zipf_exponent) for size in self.sizes]
         numbers = []
         for location, scale, *_ in self.numeric:
             number = np.floor(np.exp(rng.standard_normal(count)[rows] * scale + location))
-            number[rng.random(count)[rows] < self.missing_share] = np.nan
+            number[_uniform(rng, count, rows) < self.missing_share] = np.nan
             numbers.append(number)
-        return values, numbers, rng.random(count)[rows]
+        return values, numbers, _uniform(rng, count, rows)
 
     def effects(self, values: list[np.ndarray], numbers: list[np.ndarray]) -> np.ndarray:
         """(3, N) main, pair and numeric effects, scaled."""
@@ -360,6 +360,15 @@ class _Model:
                 low = self.bias
             else:
                 high = self.bias
+
+
+def _uniform(rng: np.random.Generator, count: int, rows: slice) -> np.ndarray:
+    """`rng.random(count)[rows]`, without the numbers before and behind."""
+    start, stop, _ = rows.indices(count)
+    rng.bit_generator.advance(start)
+    found = rng.random(stop - start)
+    rng.bit_generator.advance(count - stop)
+    return found
 
 
 @dataclass

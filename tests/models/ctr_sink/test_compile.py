@@ -13,12 +13,14 @@ from lmctr.models.ctr_sink import modeling_ctr_sink
 LABELS = torch.tensor([1.0, 0.0, 1.0])
 
 
-TWO = {"num_hidden_layers": 2}  # of one kind; a graph takes its time for each
-
-
-def model_of(backbone, **values):
+def model_of(backbone, layers=1, **values):
+    """A graph takes its time for each layer; two where layers differ, and of one type of each kind."""
     torch.manual_seed(0)
-    return CTRSinkForCTR(sink_config(backbone, **({"sink_bias_layers": "all"} | values))).eval()
+    config = sink_config(backbone, **({"sink_bias_layers": "all"} | values))
+    config.text_config.num_hidden_layers = layers
+    if hasattr(config.text_config, "layer_types"):
+        config.text_config.layer_types = config.text_config.layer_types[:layers]
+    return CTRSinkForCTR(config).eval()
 
 
 @pytest.mark.parametrize(("backbone", "values"), [
@@ -27,7 +29,7 @@ def model_of(backbone, **values):
 def test_forward_is_one_graph_with_the_same_numbers(backbone, values):
     """With room for more sinks than there are: what is padded changes no number and no gradient."""
     torch._dynamo.reset()
-    model = model_of(backbone, text=TWO, **values)
+    model = model_of(backbone, layers=2, **values)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for seed in (0, 1):
         batch = {**batch_of(model.config, seed=seed), "labels": LABELS}
@@ -51,7 +53,7 @@ def test_forward_is_one_graph_with_the_same_numbers(backbone, values):
 def test_every_way_of_the_bias_is_one_graph(backbone, values):
     """Through the layers, among the relative positions, with sliding windows, at another place among the arguments, with a mask of its own."""
     torch._dynamo.reset()
-    model = model_of(backbone, attn_implementation=None, **values)
+    model = model_of(backbone, layers=2, attn_implementation=None, **values)
     batch = batch_of(model.config)
     with torch.no_grad():
         found = torch.compile(model, fullgraph=True, backend="eager")(**batch).logits
@@ -70,14 +72,14 @@ def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
 
 
 @pytest.mark.parametrize(("backbone", "side", "values"), [
-    ("bert", "right", {"max_elements": None, "sink_signal": ["recency", "feedback"]}), ("roberta", "left", {"sink_kind": "cls"}),
-    ("qwen2", "right", {"max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
+    ("bert", "right", {"layers": 2, "max_elements": None, "sink_signal": ["recency", "feedback"]}), ("roberta", "left", {"sink_kind": "cls"}),
+    ("qwen2", "right", {"layers": 2, "max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
 ])  # fmt: skip
 def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
     """Of batches of other elements, compiled once; logits, gradients and both poolings."""
     torch._dynamo.reset()
     values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
-    model = model_of(backbone, text=TWO, **values).double()
+    model = model_of(backbone, **values).double()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for seed, pooling in ((0, "all"), (1, "all"), (1, model.poolings[-1])):
         batch = {**split_batch(model.config, side, seed=seed, extra=2), "labels": LABELS, "pooling": pooling}
@@ -96,7 +98,7 @@ def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
 def test_a_graph_is_made_once_for_all_lengths(layout, room):
     """Once for the first batch, once more for any length."""
     torch._dynamo.reset()
-    model = model_of("bert", text=TWO, layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
+    model = model_of("bert", layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter)
     for extra in (0, 3, 1, 8):
@@ -113,7 +115,7 @@ def test_a_graph_is_made_once_for_all_lengths(layout, room):
 def test_a_graph_of_split_rows_refuses_wrong_elements(change, message):
     torch._dynamo.reset()
     most = 4 if "more" in message else 9
-    model = model_of("bert", text=TWO, layout="split", field_projection_size=16, max_elements=most)
+    model = model_of("bert", layout="split", field_projection_size=16, max_elements=most)
     batch = split_batch(model.config)
     change(batch, batch["sink_buckets"] >= 0)
     with pytest.raises(RuntimeError, match=message):
@@ -128,7 +130,7 @@ def test_more_sinks_than_the_model_makes_room_for_are_an_error():
     with pytest.raises(ValueError, match=r"a row has 3 sinks, but the model has max_sinks=2"):
         model_of("bert", max_sinks=2)(**batch)
     torch._dynamo.reset()
-    compiled = torch.compile(model_of("bert", text=TWO, max_sinks=2), fullgraph=True, backend="eager")
+    compiled = torch.compile(model_of("bert", max_sinks=2), fullgraph=True, backend="eager")
     with pytest.raises(RuntimeError, match="more than 2 sinks"):
         compiled(**batch)
     with pytest.raises(ValueError, match=r"max_sinks=0.*a whole number of at least 1"):
