@@ -140,7 +140,8 @@ def plot_field_interactions(
     where = "mean over layers" if layer is None else f"layer {layer % interactions.num_layers + 1}"
     axes.set_title(title or f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))
-    raw = interactions.matrix(layer)
-    bar.set_label(f"w, scaled from {raw.min():.3g} .. {raw.max():.3g}" if scaled else "w", fontsize=8)
+    low, high = interactions.matrix(layer).min(), interactions.matrix(layer).max()
+    digits = max(2, 1 - int(np.floor(np.log10(high - low)))) if high > low else 2
+    bar.set_label(f"w, scaled from {low:.{digits}f} to {high:.{digits}f}" if scaled else "w", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     return save_figure(axes.figure, path)

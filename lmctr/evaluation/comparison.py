@@ -136,7 +136,8 @@ def read_predictions(run_dir: str | Path, split: str = "test", label: str | None
     """
     folder = Path(run_dir)
     if not folder.is_dir():
-        raise FileNotFoundError(f"run folder {run_dir} does not exist")
+        what = "is a file; of a grid's folder seed-*/ names the runs alone" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"run folder {run_dir} {what}")
     path = folder / "metrics.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no metrics.json: it holds no finished run of `lmctr train`")

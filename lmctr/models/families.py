@@ -82,6 +82,7 @@ class Family:
         module: the module that holds its classes; default `lmctr.models.<model_type>.modeling_<model_type>`, with the configuration
             in `configuration_<model_type>`.
         starts: whether `lmctr init` writes a first recipe of it.
+        starting: configuration values of a recipe made for a data file, where the defaults do not go with every number of fields.
         benchmark: configuration values that `lmctr benchmark tabular` measures it with; its other keys have their defaults.
         peers: other libraries that have it too, for `lmctr benchmark peers`; keys of `lmctr.benchmarks.options.PEERS`.
         files: names of the files that its model writes into a run's folder by `save_beside`, where its kind of input does not name them:
@@ -97,6 +98,7 @@ class Family:
     scorer: str | None = None
     module: str | None = None
     starts: bool = False
+    starting: Mapping[str, Any] = field(default_factory=dict)
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -229,6 +231,7 @@ _FAMILIES = [
         "tabular",
         "multi-head token mixing by transposition and an MLP per token",
         "Zhu et al.: RankMixer: Scaling Up Ranking Models in Industrial Recommenders. https://arxiv.org/abs/2507.15551",
+        starting={"num_tokens": 8},  # of an embedding_dim of 8 or 16
         benchmark={"embedding_dim": 10, "num_tokens": 26, "token_dim": 26},
         peers=("authors",),
     ),
@@ -238,6 +241,7 @@ _FAMILIES = [
         "tabular",
         "full mixing of tokens and gated MLPs per token, which keep the effective rank of the representations",
         "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation. https://arxiv.org/abs/2605.23191",
+        starting={"num_tokens": 8},
         benchmark={"embedding_dim": 10, "num_tokens": 15, "token_dim": 26},
         peers=("authors",),
     ),

@@ -252,7 +252,11 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
     data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}
     data |= own["data"] | ({"options": options} if options else {})
-    return {"data": data, "model": {"family": family, **own["model"]}, "training": own["training"]}
+    return {
+        "data": data,
+        "model": {"family": family, **own["model"], **family_of(family).starting},
+        "training": own["training"],
+    }
 
 
 def _text_recipe(guess: LogGuess) -> dict[str, Any]:

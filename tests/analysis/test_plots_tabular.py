@@ -94,3 +94,10 @@ def test_field_map(figures, tmp_path, count):
     assert height >= 150 * whole.height
     plot_field_interactions(found, tmp_path / "raw.png", scaled=False)
     np.testing.assert_allclose(figures[1].axes[0].images[0].get_array(), found.matrix())
+
+
+def test_the_scale_of_a_field_map_tells_its_ends_apart(figures, tmp_path):
+    weights = np.array([[0.9963, 1.0047], [1.0, 0.9991]])[None, None]
+    plot_field_interactions(FieldInteractions(weights, ("a", "b")), tmp_path / "a.png")
+    labels = [axes.get_ylabel() for axes in (*figures[0].axes, *figures[0].axes[0].child_axes)]
+    assert "w, scaled from 0.9963 to 1.0047" in labels

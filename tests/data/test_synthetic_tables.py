@@ -167,6 +167,16 @@ def test_conversions_agree_with_clicks_as_far_as_asked():
     assert ranked[-0.6] < 0.35
 
 
+def test_values_that_come_later_convert_by_effects_of_their_own():
+    """Three days on, when nearly every value is new, the click's true logit still says nothing of conversions."""
+    given = {"conversion_rate": 0.3, "positive_rate": 0.5, "drift": 0.9, "day": 3, "num_pairs": 0}
+    source = synthetic_table(**{**SMALL, **given, "num_rows": 20_000})
+    table, _ = read(source, columns=all_columns(source) | {"conversion": "number"})
+    clicked = table["label"].to_numpy() == 1
+    p, y = table[TRUE_PROBABILITY].to_numpy()[clicked], table["conversion"].to_numpy()[clicked]
+    assert auc(y, p) == pytest.approx(0.5, abs=0.04)
+
+
 def test_wrong_agreement():
     with pytest.raises(ValueError, match=r"conversion_agreement=1\.5; accepted: -1 to 1"):
         synthetic_table(**SMALL, conversion_rate=0.2, conversion_agreement=1.5)

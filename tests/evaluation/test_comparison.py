@@ -70,3 +70,11 @@ def test_items_times_and_weights_must_agree_where_both_have_them(tmp_path):
     weighted = run_folder(tmp_path, "weighted", weight=np.ones(SAMPLES, "float32"))
     with pytest.raises(ValueError, match="weighted has sample weights, the other run has none"):
         compare_groups([run], [weighted], 100)
+
+
+def test_a_file_beside_the_runs_of_a_grid_is_told(tmp_path):
+    (tmp_path / "seed-0.log").write_text("trained")
+    with pytest.raises(FileNotFoundError, match=r"seed-0\.log is a file; of a grid's folder seed-\*/ names the runs"):
+        read_predictions(tmp_path / "seed-0.log")
+    with pytest.raises(FileNotFoundError, match="seed-1 does not exist"):
+        read_predictions(tmp_path / "seed-1")

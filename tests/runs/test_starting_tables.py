@@ -11,7 +11,9 @@ import yaml
 
 import lmctr
 from lmctr.cli.main import main
+from lmctr.models.families import families
 from lmctr.runs import starting
+from lmctr.runs.inputs import config_class
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.starting import recipe_for_file
 
@@ -98,6 +100,21 @@ def test_small_tables_are_read_in_small_batches(rows, size, clicks):
     training = recipe_for_file(TrainOptions(recipe="more.csv", model="deepfm"), say=lambda line: None)["training"]
     assert training["per_device_train_batch_size"] == size
     assert training["boosting_share"] == "auto"
+
+
+@pytest.mark.parametrize("family", [row.model_type for row in families() if row.input == "tabular"])
+def test_a_recipe_for_a_file_goes_with_every_number_of_fields(family, clicks):
+    """Token mixers cut the embeddings of the fields into equal tokens."""
+    model = recipe_for_file(TrainOptions(recipe="clicks.csv", model=family), say=lambda line: None)["model"]
+    model.pop("family")
+    for fields in range(3, 12):
+        assert config_class(family)(vocab_sizes=[5] * fields, **model).num_fields == fields
+
+
+def test_a_token_mixer_is_trained_on_a_file(clicks, capsys):
+    few = ["--training.max_steps", "2", "--training.use_cpu", "true", "--data.baselines", "false"]
+    assert main(["train", "clicks.csv", "--model", "rank_elastor", "--output-dir", "runs/mixer", *few]) == 0
+    assert "RankElastorForCTR" in capsys.readouterr().out
 
 
 def test_only_tabular_families_read_a_table(clicks):

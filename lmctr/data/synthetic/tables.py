@@ -126,8 +126,8 @@ class SyntheticTable(Settings):
             self._scale(second, 4, strengths, self.conversion_rate)
             second = _Conversions(second, self.unknown_conversions)
 
-        for other in (model, *([] if second is None else [second.model])):
-            other.renew(seed, self.day, self.drift)
+        for stream, other in enumerate((model, *([] if second is None else [second.model])), start=1):
+            other.renew(seed, self.day, self.drift, stream)
 
         cuts = [0, *(round(float(self.num_rows * share)) for share in np.cumsum(shares[:2])), self.num_rows]
         bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
@@ -293,11 +293,12 @@ class _Model:
         shares = settings.zipf_exponent, settings.missing_share
         return cls(sizes, pairs, *shares, main, left, right, numeric, np.ones(3))
 
-    def renew(self, seed: int, days: int, share: float) -> None:
-        """Goes on by some days, on each of which a share of the values of each field is replaced."""
+    def renew(self, seed: int, days: int, share: float, stream: int = 1) -> None:
+        """Goes on by some days, on each of which a share of the values of each field is replaced: the same ones for every `stream`, which the
+        effects of the new ones are drawn from."""
         self.day, self.generations = days, [np.zeros(size, np.int64) for size in self.sizes] if share else None
         for day in range(1, days + 1 if share else 1):
-            which, rng = (np.random.default_rng([seed, 6, day, part]) for part in (0, 1))
+            which, rng = (np.random.default_rng([seed, 6, day, part]) for part in (0, stream))
             for field, size in enumerate(self.sizes):
                 gone = which.random(size) < share
                 self.generations[field] += gone
