@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -42,7 +43,9 @@ CHECK = "import sys; from lmctr.cli.main import main; sys.exit(main(['card', 'te
 def hub(finished_run, tmp_path_factory):
     """A Hub to which the run was pushed."""
     with HubServer() as server:
-        done = client(server.url, tmp_path_factory.mktemp("home"), "-c", PUSH, str(finished_run[0]))
+        home = tmp_path_factory.mktemp("home")
+        pushed = shutil.copytree(finished_run[0], home / "tiny")  # push writes a card into the folder
+        done = client(server.url, home, "-c", PUSH, str(pushed))
         assert done.returncode == 0, done.stderr
         yield server
 
