@@ -1,4 +1,4 @@
-"""What a training refuses before it begins: it would fail hours later, or do something else than was asked for."""
+"""What a training refuses: before it begins, what would fail hours later or do something else than was asked for; then, logits that are none."""
 
 from __future__ import annotations
 
@@ -43,6 +43,17 @@ def check_best_metric(metric: str | None, eval_dataset: Any) -> None:
     known = RankingSettings().titles()
     if getattr(eval_dataset, "ecpm", None) is not None and name not in known:
         raise ValueError(f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}")
+
+
+def check_logits(logits: np.ndarray, labels: np.ndarray, args: CTRTrainingArguments) -> None:
+    """Raises `ValueError` where logits of labelled samples are no numbers: nothing can be measured any more."""
+    counted = labels != IGNORED_LABEL
+    lost = counted & ~np.isfinite(logits)
+    if lost.any():
+        raise ValueError(
+            f"{lost.sum()} of {counted.sum()} logits of the model are NaN or infinite: the training diverged; take a lower learning_rate (now "
+            f"{args.learning_rate:g}), or bound the gradients with max_grad_norm (now {args.max_grad_norm:g})"
+        )
 
 
 def check_own_optimizer(args: CTRTrainingArguments) -> None:

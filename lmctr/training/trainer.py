@@ -33,7 +33,13 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, load_epoch_state, mark_complete, read_marker, rotate, save_epoch_state
-from lmctr.training.checks import check_best_metric, check_labels, check_own_optimizer, check_sparse_tables
+from lmctr.training.checks import (
+    check_best_metric,
+    check_labels,
+    check_logits,
+    check_own_optimizer,
+    check_sparse_tables,
+)
 from lmctr.training.optim import (
     GroupedOptimizer,
     clip_gradients,
@@ -421,6 +427,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, processed
         rows = dataloader.batch_sampler.gathered_rows
         logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
+        check_logits(logits, labels, self.args)
         metrics = dict(output.metrics)
         groups, weight = _column(dataset, "groups"), _column(dataset, "sample_weight")
         mask = _column(dataset, "candidate_mask")

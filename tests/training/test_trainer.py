@@ -553,6 +553,16 @@ def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
         )
 
 
+def test_a_diverged_model_is_told(tmp_path):
+    model = make_model()
+    trainer = make_trainer(tmp_path, model=model, learning_rate=0.5, max_grad_norm=3.0)
+    with torch.no_grad():
+        next(iter(model.parameters())).fill_(torch.nan)
+    said = r"of \d+ logits of the model are NaN or infinite: the training diverged; .* \(now 0.5\), .* max_grad_norm \(now 3\)"
+    with pytest.raises(ValueError, match=said):
+        trainer.evaluate()
+
+
 def test_the_best_of_several_evaluation_sets_says_whose(tmp_path, monkeypatch):
     trainer, looked_at = make_trainer(tmp_path), []
     monkeypatch.setattr(
