@@ -31,9 +31,9 @@ class Stream(io.StringIO):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """A fortieth of the patience, and of the time between lines."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(progress, "_LINES", (0.1, 0.5))
+    """A twentieth of the patience, and of the time between lines."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.1)
+    monkeypatch.setattr(progress, "_LINES", (0.2, 1.0))
     monkeypatch.setattr(progress, "_BETWEEN_BARS", 0.01)
 
 
@@ -44,7 +44,7 @@ def written(monkeypatch, is_terminal, work):
     return stream.getvalue()
 
 
-def counted(seconds=0.25, steps=10):
+def counted(seconds=0.5, steps=10):
     for _ in progress.over(range(steps), "counting", "rows"):
         time.sleep(seconds / steps)
 
@@ -86,10 +86,10 @@ def test_nothing_of_what_is_quick(is_terminal, monkeypatch):
 
 def test_work_that_is_not_counted_is_shown_by_its_time(soon, monkeypatch):
     with progress.showing():
-        text = written(monkeypatch, False, lambda: progress.step("loading")(time.sleep)(0.25))
+        text = written(monkeypatch, False, lambda: progress.step("loading")(time.sleep)(0.5))
         assert text.splitlines()[0] == "loading: 0:00 passed"
         assert text.splitlines()[-1] == "loading: done in 0:00"
-        assert "loading: 00:00" in written(monkeypatch, True, lambda: progress.step("loading")(time.sleep)(0.25))
+        assert "loading: 00:00" in written(monkeypatch, True, lambda: progress.step("loading")(time.sleep)(0.5))
     assert not [thread for thread in threading.enumerate() if "_watch" in thread.name]
 
 
@@ -103,7 +103,7 @@ def test_only_the_innermost_writes_lines(soon, monkeypatch):
 def test_an_error_ends_it_without_a_word(soon, monkeypatch):
     def fails():
         for number in progress.over(range(10), "counting", "rows"):
-            time.sleep(0.025)
+            time.sleep(0.05)
             if number == 8:
                 raise RuntimeError("no")
 
@@ -142,7 +142,7 @@ def test_silence_has_the_last_word(soon, monkeypatch, capsys):
 def test_a_line_goes_above_the_bars_and_puts_the_next_line_off(soon, monkeypatch, capsys):
     def work():
         for _ in progress.over(range(40), "counting", "rows"):
-            time.sleep(0.01)
+            time.sleep(0.02)
             progress.say("a line")
 
     with progress.showing():
