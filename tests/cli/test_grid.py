@@ -407,7 +407,9 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
 )
 def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(lines, code, said):
     """It leaves no traceback of the import, and a run still hears a Ctrl-C of its own."""
-    script = f"import os, signal, threading\nfrom lmctr.studies.grids.run import in_child\n{lines}"
+    # What a shell starts in the background ignores Ctrl-C, and so would what it starts.
+    heard = "import os, signal, threading\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{heard}\nfrom lmctr.studies.grids.run import in_child\n{lines}"
     words = {"capture_output": True, "text": True, "start_new_session": True}
     done = subprocess.run([sys.executable, "-c", script], **words)  # not a fork of this process's group
     assert (done.returncode, done.stdout) == (code, said)

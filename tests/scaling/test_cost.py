@@ -178,7 +178,15 @@ def test_an_error_of_a_call_stops_all_clients():
         ThreadLoad(call).run(1, 2, 30.0)
 
 
-def test_ctrl_c_stops_all_clients():
+@pytest.fixture
+def heard():
+    """Ctrl-C ends what runs, in tests that a shell started in the background too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stops_all_clients(heard):
     calls = []
 
     def call(batch_size, number):

@@ -224,7 +224,8 @@ def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
 
 
 def _start_server() -> None:
-    """Start the server with SIGINT held back: while it imports, a Ctrl-C is the grid's alone, and leaves no traceback of an import."""
+    """Start the server with SIGINT held back until `lmctr.utils.frozen`: while it imports, a Ctrl-C is the grid's alone, and leaves no
+    traceback of an import."""
     from multiprocessing import forkserver, resource_tracker  # not on Windows
 
     resource_tracker.ensure_running()  # which would lift the hold
@@ -250,8 +251,6 @@ def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
 
 
 def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which the server holds back
     sys.exit(function(*arguments))
 
 
