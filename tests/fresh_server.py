@@ -32,7 +32,8 @@ def read_hub_settings_again():
     huggingface_hub.hf_api.api.endpoint = huggingface_hub.constants.ENDPOINT
 
 
-def _become(words, environment, files):
+def _become(words, environment, folder, files):
+    os.chdir(folder)
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY), number)
     os.environ.clear()

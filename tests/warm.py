@@ -291,12 +291,12 @@ def _fresh():
     return server
 
 
-def fresh(code, *words, environment=None):
+def fresh(code, *words, environment=None, folder=None):
     """`python -c CODE WORDS` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
     server = _fresh()
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         environment = dict(os.environ if environment is None else environment)
-        asked = [[code, *map(str, words)], environment, [out.name, err.name]]
+        asked = [[code, *map(str, words)], environment, str(folder or os.getcwd()), [out.name, err.name]]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         return subprocess.CompletedProcess(code, int(server.stdout.readline()), out.read(), err.read())

@@ -69,8 +69,7 @@ def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
     environment.pop("HF_HUB_OFFLINE", None)
     environment.pop("TRANSFORMERS_OFFLINE", None)
     if fresh:
-        code, *words = command[1:]
-        return warm.fresh(f"import os; os.chdir({str(tmp_path)!r})\n{code}", *words, environment=environment)
+        return warm.fresh(*command[1:], environment=environment, folder=tmp_path)
     return warm.run(*command, environment=environment, folder=tmp_path, check=False)
 
 

@@ -187,8 +187,8 @@ def test_a_space(trained, tmp_path, capsys):
     kept = json.loads((space / "model" / "demo_examples.json").read_text())
     assert list(kept["requests"]) == ["an example"]  # no user of the log, unless asked for
     assert not (space / "model" / "predictions").exists()
-    script = f"import os; os.chdir({str(space)!r}); import app; print(type(app.page).__name__, [b.value for b in app.page.blocks.values() if type(b).__name__ == 'Dropdown'])"
-    done = warm.fresh(script)
+    script = "import app; print(type(app.page).__name__, [b.value for b in app.page.blocks.values() if type(b).__name__ == 'Dropdown'])"
+    done = warm.fresh(script, folder=space)
     assert done.stdout.strip() == "Blocks ['an example']", done.stderr[-2000:]
     assert main(["demo", str(trained["text"]), "--space", str(space)]) == 2
     assert "is there already" in capsys.readouterr().err
