@@ -205,6 +205,16 @@ class CTRModelTesterMixin:
         assert output.logits.dtype == torch.float32
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_scores_in_half_precision(self, dtype):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = self.logits(model, batch)
+        found = self.logits(copy.deepcopy(model).to(dtype), batch)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+        assert not torch.equal(found, expected)
+
     def test_meta_device_init(self, tmp_path):
         """Weights that a checkpoint lacks are initialised, not left as they come from the meta device."""
         torch.manual_seed(0)

@@ -120,7 +120,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _load(options: ServeOptions) -> ServedModel:
-    served = ServedModel(options.run, options.device, options.batch_size, options.max_tokens)
+    served = ServedModel(options.run, options.device, options.batch_size, options.max_tokens, options.dtype)
     if served.probe is None:
         print(f"warning: {options.run} holds no reference rows; no known answer was compared", file=sys.stderr)
     return served

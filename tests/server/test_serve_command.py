@@ -1,16 +1,20 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
+import json
 import signal
 import threading
 import time
 
 import httpx
 import pytest
+import torch
 import warm
 from served_runs import table_run
 
 from lmctr.cli.main import main
+from lmctr.runs.answers.served import ServedModel
 from lmctr.server.options import ServeOptions
+from lmctr.server.running import _load
 
 ROWS = {"rows": [{"ad": "a1", "price": 2.0}]}
 
@@ -151,3 +155,23 @@ def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):
 def test_wrong_options(values, message):
     with pytest.raises(ValueError, match=message):
         ServeOptions("run", **values)
+
+
+def test_the_precision_that_is_asked_for(tmp_path, capsys):
+    folder = table_run(tmp_path / "run")
+    assert {p.dtype for p in _load(ServeOptions(str(folder), dtype="bfloat16")).model.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in _load(ServeOptions(str(folder))).model.parameters()} == {torch.float32}
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS["rows"]))
+    answers = {}
+    for dtype in ("float32", "bfloat16"):
+        out = tmp_path / f"{dtype}.jsonl"
+        asked = ["predict", str(folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]
+        assert main([*asked, "--dtype", dtype]) == 0
+        answers[dtype] = [json.loads(line)["logit"] for line in out.read_text().splitlines()]
+    assert answers["bfloat16"] != answers["float32"]
+    assert answers["bfloat16"] == pytest.approx(answers["float32"], abs=0.05, rel=0.05)
+    with pytest.raises(ValueError, match="dtype: expected float32, bfloat16, float16, got 'half'"):
+        ServedModel(str(folder), dtype="half")
+    with pytest.raises(SystemExit):
+        main(["serve", str(folder), "--dtype", "half"])
+    assert "invalid choice: 'half'" in capsys.readouterr().err

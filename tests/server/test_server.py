@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from served_runs import KINDS, event_request, event_run, live, logits_of, table_run, text_request, text_run
 
 import lmctr
@@ -162,6 +163,29 @@ def test_workers_share_weights_and_keep_what_a_call_leaves_behind(folders, kind)
         assert first.answers is not second.answers
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.2), ("float16", 0.02)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision(folders, kind, dtype, tolerance):
+    served = ServedModel(str(folders(kind)), dtype=dtype)
+    assert {p.dtype for p in served.model.parameters() if p.is_floating_point()} == {getattr(torch, dtype)}
+    bodies = [KINDS[kind][1](seed) for seed in (3, 4, 5)]
+    with live(folders(kind)) as server:
+        expected = [logits_of(server.score(body)) for body in bodies]
+        server.engine.swap(served)
+        found = [logits_of(server.score(body)) for body in bodies]
+        for half, full in zip(found, expected):
+            np.testing.assert_allclose(half, full, atol=tolerance, rtol=0)
+        assert any((np.array(half) != np.array(full)).any() for half, full in zip(found, expected))
+        if kind in ("qwen2", "hstu"):
+            body = bodies[0]
+            server.post("/v1/users/u/events", {"events": body["history"], "start": True})
+            kept = server.score({key: value for key, value in body.items() if key != "history"} | {"user_id": "u"})
+            np.testing.assert_allclose(logits_of(kept), found[0], atol=tolerance, rtol=0)
+    rows, difference = served.probe
+    assert rows > 0
+    assert 0 < difference < tolerance
+
+
 def test_rerank_in_the_shape_that_its_clients_send(folders):
     with live(folders("qwen2")) as server:
         body = text_request(3, 5, 4)
@@ -313,8 +337,9 @@ def test_ready_says_what_was_probed_and_a_wrong_model_is_not_served(folders, tmp
         assert server.post("/v1/score", event_request(0)).status_code == 503
     run, other = table_run(tmp_path / "run"), table_run(tmp_path / "other", seed=1)
     (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match="gives other logits than the run did"):
-        ServedModel(str(run))
+    for dtype in (None, "bfloat16"):
+        with pytest.raises(ValueError, match="gives other logits than the run did"):
+            ServedModel(str(run), dtype=dtype)
     (run / "reference.safetensors").unlink()
     with live(run) as server:
         assert "no reference rows" in server.client.get("/ready").json()["probe"]

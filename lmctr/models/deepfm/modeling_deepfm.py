@@ -27,7 +27,11 @@ class FactorizationMachine(nn.Module):
     """The second-order term of Eq. 2, before the sum over d: sum of v_i * v_j over pairs of fields i < j."""
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(B, F, d) to (B, d), as half of (square of the sum - sum of the squares): linear in F."""
+        """(B, F, d) to (B, d), as half of (square of the sum - sum of the squares): linear in F.
+
+        In float32 at least, whatever the vectors have: the two cancel nearly, and half precision would leave little of the rest.
+        """
+        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         total = vectors.sum(1)
         return 0.5 * (total.square() - vectors.square().sum(1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmctr.utils.measure import PRECISIONS
 from lmctr.utils.options import option
 
 __all__ = ["PredictOptions"]
@@ -47,6 +48,7 @@ class PredictOptions:
         "score although nearly all values of a field, or items or words of requests, are unknown", False
     )
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_tokens"):

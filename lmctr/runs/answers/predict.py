@@ -21,7 +21,7 @@ from lmctr.runs.download import local_folder
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics
-from lmctr.utils.measure import usable_device
+from lmctr.utils.measure import usable_device, usable_dtype
 from lmctr.utils.progress import over
 
 from .base import Answers, unknown_words
@@ -48,11 +48,11 @@ def predict(options: PredictOptions) -> int:
         FileNotFoundError: no such folder or file.
         ValueError: an option that this kind of input has not; a line or row that is not valid, by its place in the file.
     """
-    place = usable_device(options.device)
+    place, dtype = usable_device(options.device), usable_dtype(options.dtype)
     transformers.utils.logging.disable_progress_bar()
     folder = open_run(local_folder(options.run), "model")
     model, processor = load_folder(folder)
-    model = model.to(place)
+    model = model.to(place, dtype)
     kind = _request_kind(processor)
     joins = reads_log(folder, options.log, options.input, kind, processor.input_columns() if kind == "table" else None)
     _check_options(options, "log" if joins else kind)

@@ -20,7 +20,7 @@ from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.serving import UserState, scorer_for
 from lmctr.serving.fingerprint import model_fingerprint
 from lmctr.serving.registry import Request
-from lmctr.utils.measure import usable_device
+from lmctr.utils.measure import usable_device, usable_dtype
 from lmctr.utils.suggest import unknown_key_message
 
 from .base import grid_batches
@@ -65,6 +65,7 @@ class ServedModel:
     Args:
         run: a run folder, any folder that `from_pretrained` loads, or a Hub id. device: as torch names it; default: cuda where there
             is one. batch_size: rows of a forward pass. max_tokens: positions of one, where a history is shared by its candidates.
+            dtype: float32, bfloat16 or float16; default: as the weights are stored.
 
     Attributes:
         kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
@@ -76,7 +77,12 @@ class ServedModel:
     """
 
     def __init__(
-        self, run: str, device: str | None = None, batch_size: int | None = None, max_tokens: int | None = None
+        self,
+        run: str,
+        device: str | None = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        dtype: str | None = None,
     ):
         folder = open_run(local_folder(run), "model")
         model, self.processor = load_folder(folder)
@@ -85,9 +91,12 @@ class ServedModel:
                 tensor.data = tensor.data.clone()
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
-        self.model = model.to(usable_device(device)).eval().bake()  # nothing is made anew for each request
+        model, precision = model.to(usable_device(device)).eval(), usable_dtype(dtype)
         known = (folder.path / REFERENCE_FILE).is_file()
-        self.probe = compare_with_reference(folder.path, self.model) if known else None
+        if known and precision is not None:
+            compare_with_reference(folder.path, model)  # as stored; what the precision changes is told, not refused
+        self.model = model.to(precision).bake()  # nothing is made anew for each request
+        self.probe = compare_with_reference(folder.path, self.model, precision is not None) if known else None
         self.kind = self.processor.request_kind
         self.batch_size, self.max_tokens = batch_size, max_tokens
         self.items = load_item_statistics(folder.path, self.processor)

@@ -18,6 +18,7 @@ from tabular_inputs import (
 )
 
 from lmctr import DeepFMConfig, DeepFMForCTR, DeepFMModel
+from lmctr.models.deepfm.modeling_deepfm import FactorizationMachine
 
 
 class TestDeepFM(TabularSuite, CTRModelTesterMixin):
@@ -43,3 +44,14 @@ def test_equations(embedding_dim):
         pairs = sum(met[i] @ met[j] for i in range(7) for j in range(i + 1, 7))
         expected.append(deep + pairs + sum(float(term[0]) for term in terms))
     np.testing.assert_allclose(logits_of(model, batch), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_leaves_the_pairs_beside_one_large_vector(dtype):
+    torch.manual_seed(0)
+    vectors = torch.randn(3, 6, 4, dtype=torch.float64).to(dtype)
+    vectors[:, 0] *= 64
+    exact = vectors.double()
+    pairs = sum(exact[:, i] * exact[:, j] for i in range(6) for j in range(i + 1, 6))
+    found = FactorizationMachine()(vectors)
+    np.testing.assert_allclose(found.numpy(), pairs.numpy(), atol=5e-3, rtol=1e-4)
