@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .reader import EventRows, sample_statistics
-from .states import Prior
-from .table import STATISTIC_SETS, resolve_statistics, statistic
+from .reader import StatisticsReader
+from .table import STATISTIC_SETS, resolve_statistics
 
 HISTORY_FEATURES = STATISTIC_SETS["basic"]
 """The eleven features, in column order; a log has those of them that its catalogue can give."""
@@ -26,6 +25,4 @@ class HistoryFeatures:
 def history_features(log: Any, events: np.ndarray, prior: float, strength: float = 10.0) -> HistoryFeatures:
     """The statistics `basic` of events, with rates smoothed towards `prior`, in (0, 1), with `strength` imaginary events."""
     names = resolve_statistics("basic", log)
-    rows = [statistic(name) for name in names]
-    values = sample_statistics(EventRows.of_log(log), log.catalogue, rows, Prior(prior, 0.0, strength), events)
-    return HistoryFeatures(names, values)
+    return HistoryFeatures(names, StatisticsReader(names, prior, strength=strength).raw(log, events))

@@ -17,9 +17,10 @@ from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import plain_id
 
-from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
+from .events import COUNT, EventRows, Signals, described_numbers, side_means, side_rows
+from .reader import StatisticsReader
 from .scan import DAY
-from .states import finish, key_states, number_key, number_of, suffix, sums_needed
+from .states import Prior, finish, number_key, number_of, suffix, sums_needed
 from .table import ITEM, category_values
 
 FORMAT_VERSION = 1
@@ -86,10 +87,12 @@ class ItemStatistics:
             *(np.concatenate([column[before], look]) for column, look in zip(own, looks)),
             np.r_[np.ones(int(before.sum()), dtype=bool), np.zeros(size, dtype=bool)],
         )
-        keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
-        signals, expected = side_signals(rows, keyed, reader.rows, reader.priors)
-        found = key_states(keyed["item"], signals["item"], side_rows(reader.rows, "item"))
-        state = {name: values[-size:] for name, values in found.items()}
+        signals = Signals(side_means(rows, reader.rows, reader.priors))
+        wanted, looking = side_rows(reader.rows, "item"), np.arange(len(rows.item) - size, len(rows.item))
+        state: dict[str, np.ndarray] = {}
+        for places, some in rows.states("item", signals.of_side("item", rows), wanted, looking):
+            for name, values in some.items():
+                state.setdefault(name, np.empty(size))[places] = values
         for since, moment in (("since_last", "last"), ("since_first", "first")):
             if since in state:
                 state[moment] = time - state.pop(since)
@@ -98,7 +101,7 @@ class ItemStatistics:
             log.catalogue["item_id"].combine_chunks(),
             time,
             state,
-            _course(rows, expected["item"], keyed["item"].sums((~np.isnan(rows.label))[None])[0], size),
+            _course(rows, signals.means.get("item", {}), reader.priors, size),
             {column: category_values(log.catalogue, column) for column in _columns(reader)},
             described_numbers(log.catalogue, reader.rows),
         )
@@ -287,12 +290,11 @@ def _columns(reader: StatisticsReader) -> list[str]:
     return list(dict.fromkeys(row.column for row in reader.rows if row.column not in ("", ITEM)))
 
 
-def _course(
-    rows: EventRows, expected: Mapping[str, np.ndarray], count: np.ndarray, size: int
-) -> dict[str, np.ndarray]:
+def _course(rows: EventRows, expected: Mapping[str, np.ndarray], prior: Prior, size: int) -> dict[str, np.ndarray]:
     """The course of the items' means, one entry per item and second with events; nothing where none is wanted of users."""
     if not expected:
         return {}
+    (count,) = rows.columns("item", {"label": rows.label}, [COUNT], prior)
     num_events = len(rows.item) - size
     order = np.lexsort((rows.time[:num_events], rows.item[:num_events]))
     item, time = rows.item[order], rows.time[order]

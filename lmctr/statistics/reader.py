@@ -7,14 +7,14 @@ they belong to.
 `log.catalogue` (a pyarrow table), and where there are any `log.feedback_values` (E,), graded values with NaN where unknown, and `log.hidden`
 (E,), which marks events that no other event sees.
 
-E: events, S: samples, F: statistics, R: rows, which are events and rows that only look.
+E: events, S: samples, F: statistics.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,28 +24,16 @@ import pyarrow as pa
 from scipy.special import logit
 
 from lmctr.utils.progress import step
-from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import refuse_unknown
 
-from .scan import DAY, KeyedRows
-from .states import Prior, finish, key_states, number_key, number_of, taste
-from .table import (
-    Statistic,
-    category_values,
-    context_values,
-    context_word,
-    item_numbers,
-    resolve_statistics,
-    statistic,
-    whole_number,
-)
+from .events import counted, log_signals
+from .states import Prior
+from .table import Statistic, context_values, context_word, resolve_statistics, statistic, whole_number
 
 _KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale", "whole")
 STRENGTH = 3.0
 """Imaginary events that smooth the statistics of models; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
-RESIDUALS = {"label": "residual", "value": "value_residual"}
 _CLIP = 1e-6  # of rates, before their log-odds
-_PART = 1 << 20  # events that statistics are counted in at once, where they can be counted in parts
 
 
 @dataclass(frozen=True)
@@ -109,21 +97,27 @@ class StatisticsReader:
         if reader.context:
             is_whole = {name: pa.types.is_integer(log.context[name].type) for name in reader.context}
             reader = replace(reader, whole=tuple(name for name in reader.context if is_whole[name]))
-        if any(row.aggregation == "taste" for row in reader.rows):
-            found = log_numbers(EventRows.of_log(log, label), log.catalogue, reader.rows, reader.priors)
-            numbers = {key: _moments(own[events]) for key, own in found.items()}
-            reader = replace(reader, numbers=numbers)
-        transformed = reader._transformed(reader.raw(log, events, label=label))
-        some = ~np.isnan(transformed)
+        signals = log_signals(log, reader.rows, reader.priors, label)
+        reader = replace(reader, numbers={key: _moments(own[events]) for key, own in signals.numbers.items()})
+        count, mean, squares = (np.zeros(len(resolved)) for _ in range(3))
+        for _, places, values in counted(log, reader.rows, reader.priors, events, label, signals):
+            values = _transformed([reader.rows[place] for place in places], values)
+            some = ~np.isnan(values)
+            more = some.sum(0)
+            own = np.where(some, values, 0).sum(0) / np.maximum(more, 1)
+            spread = (np.where(some, values - own, 0) ** 2).sum(0)
+            # of two parts (Chan, Golub and LeVeque 1979)
+            share, apart = more / np.maximum(count[places] + more, 1), own - mean[places]
+            squares[places] += spread + apart**2 * count[places] * share
+            mean[places] += apart * share
+            count[places] += more
         single = {statistic(name).name for name in ([names] if isinstance(names, str) else names) if name in resolved}
         for place, name in enumerate(resolved):
-            if name in single and not some[:, place].any():
+            if name in single and not count[place]:
                 raise ValueError(
                     f"data.statistics names {name!r}, which is known for no training event: {statistic(name).missing or 'there is none'}"
                 )
-        count = np.maximum(some.sum(0), 1)
-        mean = np.where(some, transformed, 0).sum(0) / count
-        scale = np.sqrt((np.where(some, transformed - mean, 0) ** 2).sum(0) / count)
+        scale = np.sqrt(squares / np.maximum(count, 1))
         scale[scale < 1e-9] = 1.0  # a constant becomes 0
         return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
 
@@ -145,25 +139,20 @@ class StatisticsReader:
 
     @step("counting statistics")
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
-        """(S, F) float64 statistics of events from the whole log before their second, NaN where not known.
+        """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
+        events = np.asarray(events, dtype=np.int64)
+        result = np.empty((len(events), len(self.names)))
+        for asked, places, values in counted(log, self.rows, self.priors, events, label):
+            _put(result, asked, places, values)
+        return result
 
-        Where no statistic reads both sides of an event, those of users are counted in the events of the samples' users, those of items in
-        the events of the samples' items, some millions of events at a time.
-        """
-        context, wanted, events = getattr(log, "context", None), self.rows, np.asarray(events, dtype=np.int64)
-        if bases_left(wanted):
-            rows = EventRows.of_log(log, label)
-            return sample_statistics(rows, log.catalogue, wanted, self.priors, events, context)
-        result = np.empty((len(events), len(wanted)))
-        for side in ("user", "item"):
-            places = [place for place, row in enumerate(wanted) if (row.family == "item") == (side == "item")]
-            own = [wanted[place] for place in places]
-            for asked, seen in _parts(np.asarray(getattr(log, side)), events) if own else ():
-                rows, around = EventRows.of_log(log, label, seen), context
-                if any(row.family == "context" for row in own):
-                    around = None if context is None else context.take(seen)
-                found = np.searchsorted(seen, events[asked])
-                result[np.ix_(asked, places)] = sample_statistics(rows, log.catalogue, own, self.priors, found, around)
+    @step("counting statistics")
+    def of_events(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
+        """(S, F) float32: [`scaled`] of [`raw`], some hundred thousand events at a time."""
+        events = np.asarray(events, dtype=np.int64)
+        result = np.empty((len(events), len(self.names)), dtype=np.float32)
+        for asked, places, values in counted(log, self.rows, self.priors, events, label):
+            _put(result, asked, places, self._scaled(values, places))
         return result
 
     @cached_property
@@ -203,16 +192,6 @@ class StatisticsReader:
                 result[:, place] = context_values(row, values[row.feature.partition("=")[0]])
         return result
 
-    def _transformed(self, raw: np.ndarray) -> np.ndarray:
-        result = np.array(raw, dtype=np.float64)
-        for place, row in enumerate(self.rows):
-            column = result[..., place]
-            if row.transform == "log1p":
-                result[..., place] = np.log1p(column)
-            elif row.transform == "logit":
-                result[..., place] = logit(np.clip(column, _CLIP, 1 - _CLIP))
-        return result
-
     def scaled(self, raw: np.ndarray) -> np.ndarray:
         """(.., F) float32: transformed, less the mean, by the scale; 0 where not known.
 
@@ -224,7 +203,12 @@ class StatisticsReader:
             raise ValueError(
                 f"statistics: got shape {raw.shape}, accepted: {len(self.names)} columns: {', '.join(self.names)}"
             )
-        return np.nan_to_num((self._transformed(raw) - self.mean) / self.scale, nan=0.0).astype(np.float32)
+        return self._scaled(raw, range(len(self.names)))
+
+    def _scaled(self, raw: np.ndarray, places: Sequence[int]) -> np.ndarray:
+        mean, scale = (np.array([values[place] for place in places]) for values in (self.mean, self.scale))
+        values = _transformed([self.rows[place] for place in places], raw)
+        return np.nan_to_num((values - mean) / scale, nan=0.0).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -261,115 +245,21 @@ class StatisticsReader:
         )
 
 
-@dataclass(frozen=True)
-class EventRows:
-    """Events, and rows that only look.
-
-    Attributes:
-        user, item, time: (R,). label, value: (R,) float64, NaN where there is none. real: (R,) whether it is an event; None: all are.
-    """
-
-    user: np.ndarray
-    item: np.ndarray
-    time: np.ndarray
-    label: np.ndarray
-    value: np.ndarray
-    real: np.ndarray | None = None
-
-    @classmethod
-    def of_log(cls, log: Any, label: np.ndarray | None = None, events: np.ndarray | slice = slice(None)) -> EventRows:
-        """The events of a log, or some of them; the hidden ones only look."""
-        hidden, value = getattr(log, "hidden", None), getattr(log, "feedback_values", None)
-        label = np.asarray(log.label if label is None else label)[events].astype(np.float64)
-        value = np.full(len(label), np.nan) if value is None else np.asarray(value)[events].astype(np.float64)
-        columns = (np.asarray(column)[events] for column in (log.user, log.item, log.time))
-        columns = [column.astype(np.int64, copy=False) for column in columns]
-        label = np.where(label < 0, np.nan, label)
-        if hidden is None:
-            return cls(*columns, label, value)
-        hidden = np.asarray(hidden)[events]
-        label, value = (np.where(hidden, np.nan, signal) for signal in (label, value))
-        return cls(*columns, label, value, ~hidden)
-
-    def keyed(self, key: np.ndarray) -> KeyedRows:
-        """The rows by another key."""
-        return KeyedRows(key, self.time, self.real)
+def _put(result: np.ndarray, asked: np.ndarray | slice, places: Sequence[int], values: np.ndarray) -> None:
+    """Values (N, K) at rows and columns."""
+    result[asked if isinstance(asked, slice) else asked[:, None], places] = values
 
 
-def _parts(key: np.ndarray, asked: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Parts of asked events (S,), as places among them, and with each the positions of all events of the same keys, in order.
-
-    A part has about a million events, or those of one key.
-    """
-    own = key[asked]
-    keys = np.unique(own)
-    part_of = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int32)
-    part_of[keys] = np.cumsum(np.bincount(key, minlength=len(part_of))[keys]) // _PART
-    parts, part_of_event = part_of[own], part_of[key]
-    for part in np.unique(parts):
-        yield np.flatnonzero(parts == part), np.flatnonzero(part_of_event == part)
-
-
-def sample_statistics(
-    rows: EventRows,
-    catalogue: pa.Table,
-    wanted: Sequence[Statistic],
-    prior: Prior,
-    asked: np.ndarray,
-    context: pa.Table | None = None,
-) -> np.ndarray:
-    """(S, F) float64 statistics of some rows (S,); `context` has a row for each of `rows`."""
-    keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
-    signals, expected = side_signals(rows, keyed, wanted, prior)
-    asked = np.asarray(asked, dtype=np.int64)
-    columns: dict[str, np.ndarray] = {}
-    tastes = [row for row in wanted if row.aggregation == "taste"]
-    numbers = _numbers(rows, keyed["item"], expected["item"], catalogue, tastes)
-    left = {signal: signals["user"][signal] for signal in dict.fromkeys(row.signal for row in tastes)}
-    for signal in left:  # the users' residuals, less their mean so far
-        mean = Statistic("", "user", "", "", "mean", signal)
-        left[signal] = left[signal] - finish(mean, key_states(keyed["user"], signals["user"], [mean]), prior)
-    for side in keyed:
-        own, keyed[side].asked = side_rows(wanted, side), asked
-        state = key_states(keyed[side], signals[side], own)
-        columns |= {row.name: finish(row, state, prior) for row in own}
-    for column in dict.fromkeys(row.column for row in wanted if row.column):
-        own = [row for row in wanted if row.column == column]
-        codes, lengths, known = category_values(catalogue, column)
-        event, pair_codes = cross_pairs(rows.item, codes, lengths)
-        real = None if rows.real is None else rows.real[event]
-        keyed_pairs = KeyedRows(rows.user[event] * max(len(known), 1) + pair_codes, rows.time[event], real)
-        own_lengths = lengths[rows.item]
-        keyed_pairs.asked = ragged_arange(offsets_from_lengths(own_lengths)[asked], own_lengths[asked])
-        state = key_states(keyed_pairs, {name: values[event] for name, values in signals["user"].items()}, own)
-        columns |= {row.name: reduce_pairs(finish(row, state, prior), own_lengths[asked], row.reduce) for row in own}
-    for row in tastes:
-        number, known = prior.standardised(number_key(row), numbers[number_key(row)]), ~np.isnan(left[row.signal])
-        sums = keyed["user"].sums(np.stack([np.nan_to_num(left[row.signal]) * number, known * number**2]))
-        columns[row.name] = taste(sums, number[asked])
-    years, moments = described_numbers(catalogue, wanted).get("year"), {}
-    for row in wanted:
-        if row.aggregation == "expected":
-            columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
-        elif row.family == "time":
-            columns[row.name] = time_statistic(row, rows.time[asked], rows.item[asked], years)
-        elif row.family == "context":
-            name = row.feature.partition("=")[0]
-            if context is None or name not in context.column_names:
-                raise ValueError(f"the statistics read the context column {name!r}, which these data lack")
-            if name not in moments:
-                moments[name] = _by_value(context[name].take(asked))
-            values, place = moments[name]
-            columns[row.name] = context_values(row, values)[place]
-    return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
-
-
-def _by_value(column: pa.ChunkedArray) -> tuple[list, np.ndarray]:
-    """The distinct values of a column, None last, and the place (S,) of each row's: there may be an indicator of each value to be read."""
-    if pa.types.is_nested(column.type):
-        return column.to_pylist(), np.arange(len(column))
-    coded = column.combine_chunks().dictionary_encode()
-    return [*coded.dictionary.to_pylist(), None], coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+def _transformed(rows: Sequence[Statistic], raw: np.ndarray) -> np.ndarray:
+    """Raw values (.., K) of these statistics as linear and neural models take them."""
+    result = np.array(raw, dtype=np.float64)
+    for place, row in enumerate(rows):
+        column = result[..., place]
+        if row.transform == "log1p":
+            result[..., place] = np.log1p(column)
+        elif row.transform == "logit":
+            result[..., place] = logit(np.clip(column, _CLIP, 1 - _CLIP))
+    return result
 
 
 def _moments(values: np.ndarray) -> list[float]:
@@ -379,112 +269,3 @@ def _moments(values: np.ndarray) -> list[float]:
         return [0.0, 1.0]
     std = float(known.std())
     return [float(known.mean()), std if std > 1e-9 else 1.0]
-
-
-def log_numbers(
-    rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior
-) -> dict[str, np.ndarray]:
-    """The numbers (R,) of the rows' items that these statistics have tastes for, before each row's second."""
-    keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
-    _, expected = side_signals(rows, keyed, wanted, prior)
-    return _numbers(
-        rows, keyed["item"], expected["item"], catalogue, [row for row in wanted if row.aggregation == "taste"]
-    )
-
-
-def _numbers(
-    rows: EventRows,
-    keyed: KeyedRows,
-    means: Mapping[str, np.ndarray],
-    catalogue: pa.Table,
-    tastes: Sequence[Statistic],
-) -> dict[str, np.ndarray]:
-    keys = dict.fromkeys(map(number_key, tastes))
-    count = keyed.sums((~np.isnan(rows.label))[None])[0] if "count" in keys else None
-    described = {key: own[rows.item] for key, own in described_numbers(catalogue, tastes).items()}
-    return {key: number_of(key, means, count, described) for key in keys}
-
-
-def described_numbers(catalogue: pa.Table, wanted: Sequence[Statistic]) -> dict[str, np.ndarray]:
-    """The numbers (I,) of the catalogue that these statistics read, by column.
-
-    Raises:
-        ValueError: a column that is not there.
-    """
-    names = {row.feature for row in wanted if row.aggregation == "taste"} - {"mean", "count"}
-    names |= {"year"} if any(row.aggregation == "year" for row in wanted) else set()
-    found = {name: item_numbers(catalogue, name) for name in sorted(names)}
-    for name, numbers in found.items():
-        if numbers is None:
-            raise ValueError(f"the statistics read the numeric catalogue column {name!r}, which these data lack")
-    return found
-
-
-EXPECTED_PARTS = {"user": "user_value", "item": "item_value_residual"}
-"""The statistics whose sum is what is to be expected of a graded value: the user's mean, and how much better the item was than its raters'
-means."""
-
-
-def side_rows(wanted: Sequence[Statistic], side: str) -> list[Statistic]:
-    """The statistics of one side, "user" or "item", that these need."""
-    own = [row for row in wanted if row.family == side]
-    more = [EXPECTED_PARTS[side]] if any(row.aggregation == "expected" for row in wanted) else []
-    if side == "user":
-        more += dict.fromkeys(f"user_{row.signal}" for row in wanted if row.aggregation == "taste")
-    return own + [statistic(name) for name in more]
-
-
-def bases_left(wanted: Sequence[Statistic]) -> list[str]:
-    """The signals whose residuals these statistics aggregate."""
-    signals = {row.signal for side in ("user", "item") for row in side_rows(wanted, side)} | {
-        row.signal for row in wanted
-    }
-    return [base for base, residual in RESIDUALS.items() if residual in signals]
-
-
-def side_signals(
-    rows: EventRows, keyed: Mapping[str, KeyedRows], wanted: Sequence[Statistic], prior: Prior
-) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
-    """By side the signals of its events, and the smoothed means before each row from which residuals are taken."""
-    bases = bases_left(wanted)
-    expected: dict[str, dict[str, np.ndarray]] = {side: {} for side in keyed}
-    for side in keyed if bases else ():
-        means = [Statistic("", side, "", "", "mean", base) for base in bases]
-        state = key_states(keyed[side], {"label": rows.label, "value": rows.value}, means)
-        expected[side] = {row.signal: finish(row, state, prior) for row in means}
-    other = {"user": "item", "item": "user"}
-    return {side: residuals(rows.label, rows.value, expected[other[side]]) for side in keyed}, expected
-
-
-def residuals(label: Any, value: Any, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """The signals of events: label and value, and of each with an expectation what is left of it."""
-    signals = {"label": label, "value": value}
-    return signals | {RESIDUALS[base]: signals[base] - mean for base, mean in expected.items()}
-
-
-def cross_pairs(item: np.ndarray, codes: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One pair per row and category of its item: row and code (P,)."""
-    offsets = offsets_from_lengths(lengths)
-    return np.repeat(np.arange(len(item)), lengths[item]), codes[ragged_arange(offsets[item], lengths[item])]
-
-
-def reduce_pairs(values: np.ndarray, lengths: np.ndarray, reduce: str) -> np.ndarray:
-    """(R,) mean, maximum or minimum of each row's pairs (P,), NaN for a row without."""
-    filled = lengths > 0
-    result = np.full(len(lengths), np.nan)
-    if filled.any():
-        starts = offsets_from_lengths(lengths)[:-1][filled]
-        function = {"mean": np.add, "max": np.maximum, "min": np.minimum}[reduce]
-        result[filled] = function.reduceat(values, starts)
-        if reduce == "mean":
-            result[filled] /= lengths[filled]
-    return result
-
-
-def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, years: np.ndarray) -> np.ndarray:
-    """(R,) what depends on the moment and the item's description only."""
-    if row.aggregation == "year":
-        return years[item]
-    if row.aggregation == "hour":
-        return (time % DAY) // 3600
-    return (time // DAY + 3) % 7  # 1 January 1970 was a Thursday; Monday is 0

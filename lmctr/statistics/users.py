@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, time_statistic
 from .items import ItemStatistics
-from .reader import EXPECTED_PARTS, StatisticsReader, reduce_pairs, residuals, side_rows, time_statistic
+from .reader import StatisticsReader
 from .scan import DAY
 from .states import SESSION_GAP, base_of, finish, number_key, suffix, sums_needed, taste
 from .table import ITEM, Statistic

@@ -94,7 +94,7 @@ def test_each_value_is_read_once(schema, monkeypatch):
         read.append(len(values))
         return context_values(row, values)
 
-    monkeypatch.setattr("lmctr.statistics.reader.context_values", counted)
+    monkeypatch.setattr("lmctr.statistics.events.context_values", counted)
     wanted = StatisticsReader.fit(log, split_log(log).train, ["context:place=2", "context:place"])
     raw = wanted.raw(log, np.arange(EVENTS))
     assert max(read) == 4  # 1, 2, 4, and none

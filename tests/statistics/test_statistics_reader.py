@@ -11,8 +11,8 @@ import pytest
 
 from lmctr.data import InteractionLog
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, resolve_statistics, statistic
-from lmctr.statistics.reader import EventRows, sample_statistics
-from lmctr.statistics.scan import scan
+from lmctr.statistics.events import key_parts
+from lmctr.statistics.scan import KeyedRows, scan
 from lmctr.statistics.table import ITEM, category_values
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
@@ -345,17 +345,33 @@ def test_hidden_events_look_and_are_not_seen():
 
 def test_counting_in_parts_is_counting_in_the_whole(monkeypatch):
     log = make_log(3, num_events=300)
-    names = [row for row in resolve_statistics("full", log) if not {"residual", "taste"} & {*row.split("_")}]
-    reader = StatisticsReader(tuple(name for name in names if name != "expected_value"), 0.3)
+    names = (*resolve_statistics("full", log), *resolve_statistics("repeats", log))
     events = np.random.default_rng(0).permutation(300)[:200]
-    wanted = sample_statistics(EventRows.of_log(log), log.catalogue, reader.rows, reader.priors, events)
-    sizes = []
-    of_log = EventRows.of_log
-    monkeypatch.setattr(EventRows, "of_log", lambda *given: sizes.append(len(of_log(*given).user)) or of_log(*given))
-    monkeypatch.setattr("lmctr.statistics.reader._PART", 40)
-    np.testing.assert_array_equal(reader.raw(log, events), wanted)
-    assert len(sizes) > 6
-    assert max(sizes) < 130  # 40, and the events of one more user or item
+    whole = StatisticsReader.fit(log, events, names)
+    expected, table = whole.raw(log, events), ItemStatistics.from_log(log, whole)
+    sizes, init = [], KeyedRows.__init__
+    monkeypatch.setattr(KeyedRows, "__init__", lambda self, *given: sizes.append(len(given[1])) or init(self, *given))
+    monkeypatch.setattr("lmctr.statistics.events._PART", 40)
+    reader = StatisticsReader.fit(log, events, names)
+    np.testing.assert_allclose(reader.mean, whole.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(reader.scale, whole.scale, rtol=1e-9)
+    np.testing.assert_array_equal(whole.raw(log, events), expected)
+    np.testing.assert_array_equal(whole.of_events(log, events), whole.scaled(expected))
+    parts = ItemStatistics.from_log(log, whole)
+    for name, values in (table.state | table.course).items():
+        np.testing.assert_array_equal((parts.state | parts.course)[name], values)
+    assert max(sizes) < 150  # 40, and the events of one more user or item, each with its categories
+
+
+def test_parts_hold_what_was_asked_and_all_of_its_keys(monkeypatch):
+    monkeypatch.setattr("lmctr.statistics.events._PART", 3)
+    key, asked = np.array([4, -1, 7, 4, 7, 7, -1, 9]), np.array([3, 2, 6, 0])
+    parts = [(places.tolist(), seen.tolist()) for places, seen in key_parts(key, asked)]
+    assert sorted(place for places, _ in parts for place in places) == [0, 1, 2, 3]
+    for places, seen in parts:
+        assert seen == sorted(np.flatnonzero(np.isin(key, key[asked[places]])))
+    assert len(parts) > 1
+    assert list(key_parts(key, np.zeros(0, dtype=np.int64))) == []
 
 
 def test_items_as_categories_are_counted_without_their_texts():

@@ -135,7 +135,7 @@ class SequenceView(LogBatches):
             task = processor.tasks[0]
             label = log.label if task == "label" else log.extra_labels[task]
             events = np.unique(self.samples(samples))
-            self.statistics = EventStatistics(events, reader.scaled(reader.raw(log, events, label=label)))
+            self.statistics = EventStatistics(events, reader.of_events(log, events, label=label))
         elif (statistics is None) != (not processor.statistics) or (
             statistics is not None and statistics.shape != shape
         ):

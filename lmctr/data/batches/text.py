@@ -95,7 +95,7 @@ class TextView(LogBatches):
         if processor.statistics_reader is not None:
             events = np.unique(self.samples(samples))
             reader = processor.statistics_reader
-            self.statistics = EventStatistics(events, reader.scaled(reader.raw(log, events)))
+            self.statistics = EventStatistics(events, reader.of_events(log, events))
 
     def batch(
         self, events: Sequence[int] | np.ndarray, pad_to_multiple_of: int | None = None

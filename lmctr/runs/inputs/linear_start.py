@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest, statistic_regression
+from lmctr.evaluation.baseline_parts import statistic_regression
 from lmctr.training.recency import recency_weights
 
 __all__ = ["LinearSamples", "by_task", "start_linear"]
@@ -40,7 +40,7 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
 
     Args:
         model: with a `linear_path`.
-        samples: the training part; of more than a million samples with times the newest million are fitted on.
+        samples: the training part, or what is fitted on of it.
         half_life: days after which a sample counts half, as in the training that follows; None: equal weights.
 
     Raises:
@@ -63,9 +63,6 @@ def by_task(
     if half_life is not None and times is not None:
         recent = recency_weights(times, half_life)
         weight = recent if weight is None else weight * recent
-    if times is not None and len(values) > MAX_FITTED_EVENTS:
-        kept = newest(times, MAX_FITTED_EVENTS)
-        values, labels, weight = values[kept], labels[kept], None if weight is None else weight[kept]
     for task, own in enumerate(labels.reshape(len(values), -1).T):
         known = own >= 0
         if len(np.unique(own[known])) < 2:

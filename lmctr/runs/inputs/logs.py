@@ -161,15 +161,20 @@ class LogInput(InputKind):
         return other
 
     def linear_samples(self) -> LinearSamples:
-        return self._as_drawn(self._samples(self.splits.train, self.view.statistics.of(self.splits.train)))
+        events = self._newest(self.splits.train)
+        return self._as_drawn(self._samples(events, self.view.statistics.of(events)))
 
     def tree_samples(self, model: Any) -> LinearSamples:
         events = self.whole_train
         if len(events) == len(self.splits.train):
             return self.linear_samples()
-        events = np.sort(events[newest(self.log.time[events], MAX_FITTED_EVENTS)])
+        events = np.sort(self._newest(events))
         reader = self.view.processor.statistics_reader
-        return self._samples(events, reader.scaled(reader.raw(self.log, events, label=self._first_label())))
+        return self._samples(events, reader.of_events(self.log, events, label=self._first_label()))
+
+    def _newest(self, events: np.ndarray) -> np.ndarray:
+        """Events that models are fitted on at once, in their order: of more than a million the newest."""
+        return events[newest(self.log.time[events], MAX_FITTED_EVENTS)]
 
     def _samples(self, events: np.ndarray, values: np.ndarray) -> LinearSamples:
         return LinearSamples(values, self.view.labels(events), self.view.sample_weight(events), self.log.time[events])
