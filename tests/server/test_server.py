@@ -179,8 +179,13 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
         kept = server.post("/v1/rerank", {"query": "u", "documents": [{"text": text} for text in body["candidates"]]})
         assert [entry["index"] for entry in kept.json()["results"]] == order
         assert server.post("/v1/rerank", {**asked, "query": "what is a sink"}).status_code == 404
+        server.post("/v1/users/7/events", {"events": body["history"], "start": True})
+        for user in (7, "7"):
+            answer = server.post("/v1/rerank", {**asked, "query": user})
+            assert [entry["index"] for entry in answer.json()["results"]] == order[:3]
         for wrong, message in (
-            ({"query": 5}, "query must be the id of a kept user"),
+            ({"query": 5.5}, "query must be the id of a kept user, a text or a whole number, or an object"),
+            ({"query": True}, "got True"),
             ({"query": "{"}, "begins like a JSON object"),
             ({"top_n": 0}, "top_n must be"),
             ({"documents": []}, "documents must be"),
