@@ -289,6 +289,17 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
 
 
+def test_wrong_candidates_are_named_by_their_places(folders):
+    body = {**event_request(3), "candidates": [101]}
+    with live(folders("hstu")) as server:
+        for wrong, message in (
+            (None, 'request: candidates[1]: a candidate is the id of an item, or an object with "item"; got None'),
+            ({"item": None}, "request: candidates: candidate 1: no 'item'; it is null (None), and the id of an item"),
+        ):
+            answer = server.post("/v1/score", {**body, "candidates": [101, wrong]})
+            assert answer.json()["error"]["message"].startswith(message)
+
+
 def test_wrong_values_of_ads_are_named_by_their_places(folders):
     body = KINDS["two_tower"][1](4)
     with live(folders("two_tower")) as server:
