@@ -17,7 +17,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_kind
+from lmctr.utils.rows import check_kind, is_whole
 
 ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
 
@@ -394,8 +394,7 @@ class RowCollator:
 
     def __init__(self, view: Batches, pad_to_multiple_of: int | None = None) -> None:
         check_kind(view, Batches, "view")
-        is_whole = isinstance(pad_to_multiple_of, (int, np.integer)) and not isinstance(pad_to_multiple_of, bool)
-        if pad_to_multiple_of is not None and (not is_whole or pad_to_multiple_of < 1 or not view.pads):
+        if pad_to_multiple_of is not None and not (is_whole(pad_to_multiple_of) and view.pads):
             accepted = (
                 "a whole number of at least 1, or None"
                 if view.pads
