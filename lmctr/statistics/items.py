@@ -145,7 +145,7 @@ class ItemStatistics:
         of users are wanted."""
         if not self.course:
             return {}
-        places, times, offsets = np.atleast_1d(places), np.atleast_1d(times), self.course["offsets"]
+        offsets = self.course["offsets"]
         starts, ends = _at(places, offsets[:-1], 0), _at(places, offsets[1:], 0)
         later = ragged_searchsorted(self.course["time"], times, starts, ends)
         later = np.where(later < ends, later, -1)
