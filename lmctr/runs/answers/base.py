@@ -13,7 +13,7 @@ import torch
 from lmctr.data.features.transform import add_counts
 from lmctr.utils.outside import checked
 
-__all__ = ["Answers", "Request", "Row", "by_place", "grid_batches", "unknown_words"]
+__all__ = ["Answers", "Request", "Row", "by_place", "grid_batches", "moved_on", "unknown_words"]
 
 Request = tuple[str, dict[str, Any]]
 """Where a request stands, for messages, and the request."""
@@ -186,6 +186,11 @@ def by_place(error: str, name: str | None) -> str:
     """A message about rows, which processors count from 1, as one about the objects of a request's list: `name[0]` is the first. None: there
     is one object, whose place need not be said."""
     return _ROW.sub(lambda row: "" if name is None else f"{name}[{int(row[1]) - 1}]: ", error)
+
+
+def moved_on(error: str, rows: int) -> str:
+    """A message about rows of a block, as one about those of the stream in which `rows` stand before it."""
+    return _ROW.sub(lambda row: f"row {int(row[1]) + rows}: ", error)
 
 
 def unknown_words(counts: dict[str, dict[str, int]]) -> str:
