@@ -203,9 +203,8 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
         return _of_hub(name, kind)
     if path.suffix.lower() in (".yaml", ".yml"):
         return _schema(path, kind)
-    if os.path.isfile(
-        path / "config.json"
-    ):  # unlike Path's, these take a name that is too long for one that is not there
+    # unlike Path's methods, os.path takes a name that is too long for one that is not there
+    if os.path.isfile(path / "config.json"):
         raise ValueError(
             f"{path}: the folder of a model, which holds no data; accepted: the name or the path of a data set. What it was trained on "
             "stands in its recipe.yaml: data.name, data.path and data.options."

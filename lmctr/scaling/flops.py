@@ -36,16 +36,8 @@ _PRODUCTS = {
 _INNER = {"linear": 0, "matmul": 0, "__matmul__": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 """Argument whose last axis is summed over."""
 _READING = {
-    "item",
-    "tolist",
-    "numpy",
-    "__int__",
-    "__index__",
-    "__float__",
-    "nonzero",
-    "argwhere",
-    "masked_select",
-    "unique",
+    *("item", "tolist", "numpy", "__int__", "__index__", "__float__"),
+    *("nonzero", "argwhere", "masked_select", "unique"),
 }
 """Those that take numbers, or shapes, from a tensor's values."""
 

@@ -9,12 +9,8 @@ from typing import Any
 import torch
 from transformers.utils import ModelOutput
 
-_TENSORS = (
-    torch.Tensor,
-    torch.Tensor | None,
-    "torch.Tensor",
-    "torch.Tensor | None",
-)  # also as texts, which annotations may be
+# Annotations, which may be texts.
+_TENSORS = (torch.Tensor, torch.Tensor | None, "torch.Tensor", "torch.Tensor | None")
 
 
 def tensors_only(function: Callable[..., Any]) -> Callable[..., Any]:
