@@ -26,6 +26,7 @@ class CTRModelTesterMixin:
     config_class: type
     model_class: type
     base_class: type
+    read_by_head = ("labels", "ecpm")  # and not by the base model
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
     def make_config(self, **values):
@@ -260,6 +261,17 @@ class CTRModelTesterMixin:
         batch = self.make_batch(model.config)
         with pytest.raises(TypeError, match="got an unexpected keyword argument 'sample_weights'"):
             model(**batch, sample_weights=torch.ones(len(batch["labels"])))
+
+    def test_what_is_no_tensor_is_refused(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        inputs = {name: value for name, value in batch.items() if name not in self.read_by_head}
+        for part, given in ((model, batch), (model.model, inputs)):
+            for name, value in given.items():
+                for wrong in (value.numpy(), value.tolist(), "abc"):
+                    message = rf"^{name}: expected a torch.Tensor, got {type(wrong).__name__} "
+                    with pytest.raises(ValueError, match=message):
+                        part(**{**given, name: wrong})
 
     def test_unknown_config_key(self):
         key, value = self.changing_key

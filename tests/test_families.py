@@ -367,6 +367,9 @@ def test_values_of_another_type_are_named(model_type):
         for value in ("x", {}, [-1], None):
             with contextlib.suppress(*REFUSED):
                 config_class(**given | {name: value})
+        for value in (10**30, [10**30]):  # no size of a tensor
+            with pytest.raises(ValueError, match=rf"{name}(=.*whole numbers of at most 64 bits| must be )"):
+                config_class(**given | {name: value})
         for value in (
             object(),
             [1j],
@@ -399,6 +402,10 @@ def test_numbers_of_numpy_become_those_of_python(tmp_path):
         ({"hidden_units": -3}, "hidden_units"),
         ({"task_names": "click"}, r"task_names must be a list of text or null, got 'click' \(text\)"),
         ({"pretrained_dims": {"C0": 4.5}}, r"pretrained_dims must be a mapping or null, got {'C0': 4.5}"),
+        (
+            {"embedding_dim": 2**63},
+            "embedding_dim=9223372036854775808 is not accepted; use whole numbers of at most 64 bits",
+        ),
         ({"dtype": "fp16"}, "DeepFMConfig: dtype='fp16' is not accepted; use a torch.dtype or its name, such as"),
     ],
 )

@@ -20,10 +20,11 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = [tuple(entry) for entry in yaml.safe_load((ROOT / "tests" / "mutants.yaml").read_text())]
-# Imports all but the package, and runs pytest in a fork for each line; without the working folder, in which the package itself lies.
+# Imports all but the package, and runs pytest in a fork for each line; neither it nor what it starts with `-c` (the server of a grid's
+# processes) looks into the working folder, in which the package itself lies (the server from Python 3.11 on).
 START = """
 import json, os, signal, sys
-sys.path.pop(0)
+sys.path[:] = [path for path in sys.path if path]
 import pyarrow.dataset, pandas, pytest, scipy.stats, torch, transformers.trainer
 for line in sys.stdin:
     output, words = json.loads(line)
@@ -61,7 +62,8 @@ def package(tmp_path_factory):
         (folder / shipped).symlink_to(ROOT / shipped)
     # By their hashes: a file that is changed is compiled again, all others are not.
     compileall.compile_dir(folder / "lmctr", quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["OMP_NUM_THREADS"] = "1"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", START], cwd=ROOT, env=environment, **pipes) as runner:
 

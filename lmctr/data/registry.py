@@ -203,12 +203,13 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
         return _of_hub(name, kind)
     if path.suffix.lower() in (".yaml", ".yml"):
         return _schema(path, kind)
-    if (path / "config.json").is_file():
+    # unlike Path's methods, os.path takes a name that is too long for one that is not there
+    if os.path.isfile(path / "config.json"):
         raise ValueError(
             f"{path}: the folder of a model, which holds no data; accepted: the name or the path of a data set. What it was trained on "
             "stands in its recipe.yaml: data.name, data.path and data.options."
         )
-    if kind != "impressions" and path.exists():
+    if kind != "impressions" and os.path.exists(path):
         return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
     raise ValueError(_unknown(name, kind))
 
@@ -269,8 +270,8 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
     if os.fspath(name).startswith("hf://"):
         return "columns" in options
     if path.suffix.lower() in (".yaml", ".yml"):
-        return path.is_file() and _schema(path, None).kind == "log"
-    return (path / LOG_FILE).is_file() or (path.is_file() and "columns" in options)
+        return os.path.isfile(path) and _schema(path, None).kind == "log"
+    return os.path.isfile(path / LOG_FILE) or (os.path.isfile(path) and "columns" in options)
 
 
 def _data_file(path: Path) -> Loader:
@@ -289,7 +290,7 @@ def _unknown(name: str, kind: str | None) -> str:
     known = list(dict.fromkeys(itertools.chain.from_iterable(kinds.values())))
     hint = did_you_mean(name, known)
     return (
-        f"{_WORDS[kind or 'log']} {name!r}: neither a known name nor an existing path.{hint} Known names: {', '.join(known)}"
+        f"{_WORDS[kind or 'log']} {name!r:.200}: neither a known name nor an existing path.{hint} Known names: {', '.join(known)}"
         f"{_PATHS[kind]}."
     )
 

@@ -5,6 +5,8 @@ Import this module, not the class: `evaluate.load` takes the first metric class 
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any, ClassVar
 
 import datasets
@@ -82,10 +84,14 @@ class MetricModule(evaluate.Metric):
         )
 
     def compute(self, *, predictions: Any = None, references: Any = None, **values: Any) -> dict[str, float] | None:
-        """As any module's; without inputs, those that were added before."""
-        if self.inputs == "scores":  # what others of an evaluate.combine are told; ranks are the same
+        """As any module's; without inputs, those that were added before. In an `evaluate.combine`, which hands everything to all, what
+        others of it take is left to them."""
+        if self.inputs == "scores":  # ranks are the same
             values.pop("from_logits", None)
-        unknown = sorted(set(values) - set(self.options) - set(self.extra))
+        for module in _combined(sys._getframe(1).f_locals.get("self")):
+            for name in set(_names_of(module)) - set(_names_of(self)):
+                values.pop(name, None)
+        unknown = sorted(set(values) - set(_names_of(self)))
         inputs = {
             "predictions": predictions,
             "references": references,
@@ -103,3 +109,17 @@ class MetricModule(evaluate.Metric):
 
     def _compute(self, predictions: list, references: list, **values: Any) -> dict[str, float]:
         return {self.name_: getattr(metrics, self.name_)(references, predictions, **values)}
+
+
+def _combined(caller: Any) -> list[evaluate.EvaluationModule]:
+    """The modules of what calls, where that is an `evaluate.combine`."""
+    return caller.evaluation_modules if isinstance(caller, evaluate.CombinedEvaluations) else []
+
+
+def _names_of(module: evaluate.EvaluationModule) -> list[str]:
+    """What a module takes besides predictions and references."""
+    if isinstance(module, MetricModule):
+        return [*module.options, *module.extra]
+    return [
+        name for name in inspect.signature(module._compute).parameters if name not in ("predictions", "references")
+    ]

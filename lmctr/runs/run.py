@@ -34,12 +34,12 @@ class Run:
             versions, command; None for a bare model folder.
     """
 
-    def __init__(self, folder: RunFolder):
+    def __init__(self, folder: RunFolder, name: str | None = None):
         if not isinstance(folder, RunFolder):
             raise ValueError(
                 f"Run: got {folder!r:.80}; lmctr.runs.load opens a run by its folder or the name of a model of the Hub"
             )
-        self.folder, self.path = folder, folder.path
+        self.folder, self.path, self._name = folder, folder.path, name
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -99,7 +99,7 @@ class Run:
         columns = processor.input_columns() if kind == "table" else None
         if not reads_log(self.folder, log, rows, kind, columns):
             return predict_rows(self.model, processor, rows, self._retriever, self._items)
-        joined = JoinedRows(self.folder, self.model, processor, log, allow_unknown=allow_unknown)
+        joined = JoinedRows(self.folder, self.model, processor, log, allow_unknown=allow_unknown, name=self._name)
         found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])
         for warning in joined.warnings:
             logger.warning(warning)
@@ -136,4 +136,4 @@ def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str 
     >>> run.score([{"text": "Heat (1995)", "time": 1700000000}], [{"text": "Casino (1995)"}], 1700100000)
     ```
     """
-    return Run(open_run(local_folder(path_or_hub_id, revision, token), "model"))
+    return Run(open_run(local_folder(path_or_hub_id, revision, token), "model"), str(path_or_hub_id))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
+
+from lmctr.utils.rows import is_whole
 
 __all__ = ["RequestShape", "random_inputs", "request_shape"]
 
@@ -35,7 +36,7 @@ class RequestShape:
     def __post_init__(self):
         for name in ("candidates", "length"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            if not is_whole(value):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 

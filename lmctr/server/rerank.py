@@ -24,9 +24,10 @@ def rerank_request(
 ) -> dict[str, Any]:
     """The request that a query and its documents stand for.
 
-    The query is the user. For models of histories: the id of a kept state, or an object with `history` and `time` (and `scenario`,
-    `user`); without a `time` it is now, or the second after the last behaviour (`last_time` of a kept state). For tables: an object of the columns that all documents share. For impressions: the user's columns.
-    A client that sends texts only gives the object as JSON text.
+    The query is the user. For models of histories: the id of a kept state (a text or a whole number), or an object with `history` and
+    `time` (and `scenario`, `user`); without a `time` it is now, or the second after the last behaviour (`last_time` of a kept state).
+    For tables: an object of the columns that all documents share. For impressions: the user's columns. A client that sends
+    texts only gives the object as JSON text.
 
     Raises:
         ValueError: names the key, what came and what is accepted.
@@ -48,11 +49,12 @@ def rerank_request(
             raise ValueError(f"request: query begins like a JSON object, but is none: {error}") from error
     own = {"id": body["id"]} if "id" in body else {}
     if kind in ("text", "events"):
-        if isinstance(query, str):
+        if isinstance(query, (str, int)) and not isinstance(query, bool):
             query = {"user_id": query}
         if not isinstance(query, dict):
             raise ValueError(
-                "request: query must be the id of a kept user, or an object (or its JSON text) with the user's history and the time"
+                "request: query must be the id of a kept user, a text or a whole number, or an object (or its JSON text) with the user's "
+                f"history and the time; got {query!r:.80}"
             )
         return own | {"time": _now(query, int(clock()), last_time)} | query | {"candidates": documents}
     if not isinstance(query, dict):

@@ -136,14 +136,18 @@ def register_scorer(model_type: str, scorer: str) -> None:
     """
     if scorer.count(":") != 1:
         raise ValueError(f"scorer must read 'module:class', got {scorer!r}")
-    if _scorers().get(model_type, scorer) != scorer:
-        raise ValueError(f"model_type {model_type!r} is scored by {_scorers()[model_type]} already")
+    known, _ = _scorers().get(model_type, (scorer, None))
+    if known != scorer:
+        raise ValueError(f"model_type {model_type!r} is scored by {known} already")
     _SCORERS[model_type] = scorer
 
 
-def _scorers() -> dict[str, str]:
-    """The class of every family that has one; imported when the first model of the family is scored."""
-    return {family.model_type: family.scorer for family in families() if family.scorer is not None} | _SCORERS
+def _scorers() -> dict[str, tuple[str, str | None]]:
+    """The class of every family that has one, and that of the family's processor (None: of no family), imported when the first model of the
+    family is scored."""
+    own = {family.model_type: (family.scorer, family.processor) for family in families()}
+    registered = {name: (scorer, own.get(name, (None, None))[1]) for name, scorer in _SCORERS.items()}
+    return {name: found for name, found in (own | registered).items() if found[0] is not None}
 
 
 def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
@@ -164,7 +168,7 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
             f"model: {type(model).__name__} (model_type {model_type!r}) has no request scoring; families that have it: "
             f"{', '.join(sorted(scorers))}. Score its rows with the model itself"
         )
-    for family in families():
-        if family.model_type == model_type:
-            check_kind(processor, load_target(family.processor), "processor")
-    return load_target(scorers[model_type])(model, processor)
+    scorer, processor_class = scorers[model_type]
+    if processor_class is not None:
+        check_kind(processor, load_target(processor_class), "processor")
+    return load_target(scorer)(model, processor)

@@ -24,7 +24,7 @@ from lmctr.models.common.impressions import ImpressionEmbedding, RetrievalPreTra
 from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR
 from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
-from lmctr.utils.files import read_json, replacing, write_json
+from lmctr.utils.files import as_path, read_json, replacing, write_json
 from lmctr.utils.tensors import save_tensors
 
 __all__ = ["SplitRetrievalModel", "split_first_layer"]
@@ -204,7 +204,7 @@ class SplitRetrievalModel:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `split.safetensors` (layers, tables, the kept halves) and `split.json` (configuration, keys) to a folder."""
-        folder = Path(folder)
+        folder = as_path(folder, "folder")
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {"ad_halves": self.ad_halves}
         for part in ("embedding", "halves"):
@@ -222,7 +222,7 @@ class SplitRetrievalModel:
         Raises:
             FileNotFoundError: a file is missing. ValueError: a file is damaged or of another kind.
         """
-        weights, settings = (Path(folder) / name for name in _FILES)
+        weights, settings = (as_path(folder, "folder") / name for name in _FILES)
         values = read_json(settings)
         if values.get("format") != FORMAT:
             raise ValueError(f"{settings} holds no split model (format {values.get('format')!r}, not {FORMAT!r})")

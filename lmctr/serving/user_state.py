@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.models.common.base import plain_model, weights_version
-from lmctr.utils.files import replacing
+from lmctr.utils.files import as_path, replacing
 from lmctr.utils.outside import checked, entries
 
 from .fingerprint import model_fingerprint, plain_config, settings_fingerprint
@@ -232,7 +232,7 @@ class UserState:
         from safetensors.torch import save_file
 
         self._check_weights()
-        path = Path(path)
+        path = as_path(path, "path")
         metadata = {
             "format": _FORMAT,
             "model_type": self._scorer.model.config.model_type,
@@ -266,7 +266,7 @@ class UserState:
         """
         from safetensors import SafetensorError, safe_open
 
-        path = Path(path)
+        path = as_path(path, "path")
         if not path.is_file():
             raise FileNotFoundError(f"user state {path} does not exist")
         try:

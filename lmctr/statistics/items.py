@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lmctr.utils.files import replacing
+from lmctr.utils.files import as_path, replacing
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange, ragged_searchsorted
@@ -148,7 +148,7 @@ class ItemStatistics:
         of users are wanted."""
         if not self.course:
             return {}
-        places, times, offsets = np.atleast_1d(places), np.atleast_1d(times), self.course["offsets"]
+        offsets = self.course["offsets"]
         starts, ends = _at(places, offsets[:-1], 0), _at(places, offsets[1:], 0)
         later = ragged_searchsorted(self.course["time"], times, starts, ends)
         later = np.where(later < ends, later, -1)
@@ -232,7 +232,7 @@ class ItemStatistics:
             "fingerprint": self.reader.fingerprint,
         }
         table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
-        with replacing(Path(path)) as temporary:
+        with replacing(as_path(path, "path")) as temporary:
             pq.write_table(table, temporary)
 
     @classmethod
@@ -245,7 +245,7 @@ class ItemStatistics:
         Raises:
             FileNotFoundError, ValueError: no such table; one of another version, or of a reader with other statistics or priors.
         """
-        path = Path(path)
+        path = as_path(path, "path")
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no table of item statistics; lmctr data statistics writes one")
         table = read_parquet(path)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -160,16 +160,29 @@ class StatisticsReader:
         """Columns of an event's context that are read."""
         return tuple(dict.fromkeys(row.feature.partition("=")[0] for row in self.rows if row.family == "context"))
 
-    def unknown_context(self, contexts: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
-        """How many values contexts give of the columns that are told value by value, and those that none of their statistics is of."""
+    @cached_property
+    def told(self) -> dict[str, set[str]]:
+        """The values that have a statistic, as texts, of each column of the context that is told value by value."""
         told: dict[str, set[str]] = {}
         for name, is_indicator, value in (row.feature.partition("=") for row in self.rows if row.family == "context"):
             if is_indicator:
                 told.setdefault(name, set()).add(value)
-        given = [(name, context.get(name)) for context in contexts for name in told]
-        given = [(name, whole_number(value) if name in self.whole else value) for name, value in given]
-        given = [(name, context_word(value)) for name, value in given if value not in (None, "")]
-        return len(given), [f"{name}={word}" for name, word in given if word not in told[name]]
+        return told
+
+    def unknown_context(self, columns: Mapping[str, Iterable[tuple[Any, int]]]) -> tuple[dict[str, int], list[str]]:
+        """Of values and how often each is there, by the columns of [`told`]: the numbers of "values" and of the "unknown" among them, which
+        no statistic is of, and these as `column=value`."""
+        counts, unknown = {"values": 0, "unknown": 0}, []
+        for name, entries in columns.items():
+            for value, count in entries:
+                value = whole_number(value) if name in self.whole else value
+                if value in (None, ""):
+                    continue
+                counts["values"] += count
+                if (word := context_word(value)) not in self.told[name]:
+                    counts["unknown"] += count
+                    unknown.append(f"{name}={word}")
+        return counts, unknown
 
     def with_context(self, raw: np.ndarray, contexts: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(C, F) raw statistics of candidates with those of each one's context, by column.

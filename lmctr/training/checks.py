@@ -12,18 +12,20 @@ from lmctr.models.common.base import IGNORED_LABEL, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 
 
-def check_labels(name: str, labels: np.ndarray | None) -> None:
-    """Raises `ValueError` that starts with the `name` of a data set for labels of one class only; None are not known."""
+def check_labels(
+    name: str,
+    labels: np.ndarray | None,
+    remedy: str = "take other split fractions, another label rule, or more samples",
+) -> None:
+    """Raises `ValueError` that starts with the `name` of a data set and ends with the `remedy`, for labels of one class only, so before
+    anything expensive; None are not known."""
     if labels is None:
         return
     counted = labels[labels != IGNORED_LABEL]
     found = np.unique(counted)
     if len(found) < 2:
         shown = f"only the label {found[0]:g}" if len(found) else "no label"
-        raise ValueError(
-            f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
-            "take other split fractions, another label rule, or more samples"
-        )
+        raise ValueError(f"{name} ({len(counted)} samples) has {shown}; AUC needs positives and negatives: {remedy}")
 
 
 def check_best_metric(metric: str | None, eval_dataset: Any) -> None:

@@ -1,4 +1,4 @@
-"""Diagnostics of tabular models during training: effective rank of the representations, use of FAT's bases."""
+"""Diagnostics of tabular models during training: effective rank of the representations."""
 
 from __future__ import annotations
 
@@ -93,24 +93,3 @@ class EffectiveRankCallback(TrainerCallback):
             if found >= self.max_samples:
                 break
         return batches
-
-
-class BasisUsageCallback(TrainerCallback):
-    """Logs how FAT's hypernetworks use their bases, after each evaluation.
-
-    An entry of the trainer's log history per evaluation, by layer and kind ("query", "key", "value"):
-    `"basis_usage/layer_1/query"` is the share of the M bases that at least one field draws on. A basis that none draws on
-    gets no gradient. Raises `ValueError` at the first evaluation of a model without hypernetworks.
-    """
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        model = kwargs["model"]
-        if not hasattr(model, "basis_usage"):
-            raise ValueError(f"{type(model).__name__} has no bases; only models of the family 'fat' have them")
-        used = (model.basis_usage() > 0).float().mean(-1).tolist()
-        entry = {
-            f"basis_usage/layer_{number}/{kind}": share
-            for number, shares in enumerate(used, 1)
-            for kind, share in zip(("query", "key", "value"), shares)
-        }
-        state.log_history.append({"epoch": state.epoch, "step": state.global_step, **entry})

@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.configuration import own_keys
-from lmctr.utils.files import named_place, place_name, read_json, write_json
+from lmctr.utils.files import as_path, named_place, place_name, read_json, write_json
 from lmctr.utils.rows import check_kind
 from lmctr.utils.suggest import refuse_unknown
 
@@ -167,7 +167,7 @@ def save_adapter(model: PeftModel, folder: str | Path, from_run: str | None = No
     """
     if not isinstance(model, PeftModel):
         raise ValueError(f"model: only a model from add_lora has adapters to save, got {type(model).__name__}")
-    folder = Path(folder)
+    folder = as_path(folder, "folder")
     had_card = (folder / "README.md").exists()
     model.save_pretrained(str(folder))
     if not had_card:  # PEFT's is a form to fill in
@@ -219,7 +219,8 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
     Raises:
         ValueError: no adapters there, adapters of a model with other configuration values or other weights, or weights that do not fit.
     """
-    folder = Path(folder)
+    check_kind(model, nn.Module, "model")
+    folder = as_path(folder, "folder")
     for name in ("adapter_config.json", "adapter_model.safetensors", CONFIG_FILE):
         if not (folder / name).is_file():
             raise ValueError(f"folder: {folder} has no {name}; give a folder that save_adapter wrote")

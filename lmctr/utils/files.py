@@ -18,6 +18,13 @@ _DIGITS = "set_int_max_str_digits"
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
 
+def as_path(value: Any, where: str) -> Path:
+    """A file or folder that a caller names. Raises `ValueError`, which starts with `where`, for what is no path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError(f"{where}: expected a path, as a text or a Path, got {type(value).__name__} {value!r:.80}")
+    return Path(value)
+
+
 def check_file(path: str | Path) -> Path:
     """The path of a file that is there. Raises `FileNotFoundError`: there is none."""
     if not Path(path).is_file():

@@ -6,6 +6,7 @@ import re
 import time as clock
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
+
+
+def is_whole(value: Any, least: int = 1) -> bool:
+    """Whether a value is a whole number, Python's or numpy's, of at least `least`; booleans are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
 
 
 def check_list(value: Any, where: str, holds: str) -> None:

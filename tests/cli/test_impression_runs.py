@@ -173,7 +173,7 @@ def test_predict_gives_the_stored_scores(cascade_run, tmp_path):
         ({"user": None}, "line 2: user must be an object"),
         ({"adds": []}, "line 2: unknown key 'adds'"),
         ({"ads": [{"ad_id": "1"}]}, "line 2: ad: no 'ad_c1', "),
-        ({"ads": "nan"}, "line 2: ads of user 0: .*ad_n1"),
+        ({"ads": "nan"}, r"line 2: ads: .*ad_n1.*ads\[0\]: 'many'"),
     ],
 )
 def test_bad_requests_are_named(cascade_run, tmp_path, capsys, change, message):

@@ -203,7 +203,11 @@ BAD_REQUESTS = [
     ({"history": ["Heat"]}, 'an object with "item" and "time"'),
     ({"target": [1]}, 'a candidate is the id of an item, or an object with "item"'),
     ({"scene": "home"}, "unknown key 'scene' in the request"),
-    ({"target": {"item": None}}, "no 'item'"),
+    (
+        {"target": {"item": None}},
+        "no 'item'; it is null (None), and the id of an item, a text or a whole number, is accepted",
+    ),
+    ({"target": {"time": 5}}, "no 'item'; it has ['scenario', 'time'], and the id of an item"),
 ]
 
 

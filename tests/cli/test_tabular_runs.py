@@ -136,6 +136,16 @@ def test_predict_reads_standard_input(table_run, test_rows, monkeypatch, capsys)
     answers = [json.loads(line) for line in printed.out.splitlines()]
     np.testing.assert_allclose([answer["logit"] for answer in answers], stored[:3], atol=1e-5)
     assert "3 rows scored" in printed.err
+    # Rows are counted through the stream, of which a block at a time is read.
+    monkeypatch.setattr("lmctr.runs.answers.tables._LINES_AT_A_TIME", 4)
+    without = {key: value for key, value in test_rows[9].items() if key != "C2"}
+    for wrong, message in (
+        (without, "error: standard input: row 10: no column 'C2'"),
+        (test_rows[9] | {"I1": "x"}, f"no common type (row 9: {test_rows[8]['I1']!r}; row 10: 'x')"),
+    ):
+        lines = "\n".join(json.dumps(row, default=str) for row in [*test_rows[:9], wrong])
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        assert message in error_of(capsys, "predict", table_run, "--input", "-")
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,12 @@ def test_sound_data_of_the_same_make():
 def test_events_without_a_label_may_repeat():
     columns, catalogue = log_of()
     rows = np.arange(300)
-    check_log(added(added(columns, rows, label=np.full(300, -1)), rows, label=np.full(300, -1)), catalogue)
+    unlabelled = added(added(columns, rows, label=np.full(300, -1)), rows, label=np.full(300, -1))
+    report, plain = check_log(unlabelled, catalogue), check_log(columns, catalogue)
+    assert (report.num_events - plain.num_events, report.num_samples - plain.num_samples) == (600, 0)
+    assert report.duplicate_events >= 600
+    with pytest.raises(ValueError, match="events repeat"):
+        check_log(added(added(columns, rows), rows), catalogue)
 
 
 @pytest.mark.parametrize("as_list", [False, True])

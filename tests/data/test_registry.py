@@ -53,6 +53,8 @@ def test_every_name_is_there(kind):
     [
         (lambda: load("synthetic_tabel"), "Did you mean 'synthetic_table'"),
         (lambda: load_log("synthetik"), "data set 'synthetik': neither a known name.*Did you mean 'synthetic'"),
+        (lambda: load("x" * 3000), "data set 'x{199}: neither a known name nor an existing path"),
+        (lambda: find("x/" * 2000, "table"), "table '[x/]{199}: neither a known name nor an existing path"),
         (lambda: load_tabular("critteo"), "table 'critteo': .*Did you mean 'criteo'.*a data file"),
         (lambda: load_log("criteo"), "'criteo' names a table, not a log; load it with lmctr.data.load_tabular"),
         (lambda: load_impressions("synthetic"), "'synthetic' names a log, not impressions"),

@@ -16,7 +16,8 @@ from lmctr.data import (
     table_source,
     validate_log,
 )
-from lmctr.serving import scorer_for
+from lmctr.serving import SplitRetrievalModel, scorer_for
+from lmctr.statistics import ItemStatistics
 
 LOG = sequence_log()
 PROCESSOR = lmctr.SequenceProcessor.fit(LOG)
@@ -97,6 +98,10 @@ REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
             lambda: dataclasses.replace(LOG, users={}),
             "InteractionLog.users: expected a value of the type Table, got dict",
         ),
+        (lambda: lmctr.serving.UserState(MODEL, PROCESSOR).save(None), "path: expected a path, .* got NoneType None"),
+        (lambda: lmctr.serving.UserState.load(3, MODEL, PROCESSOR), "path: expected a path, .* got int 3"),
+        (lambda: ItemStatistics.load(None), "path: expected a path, as a text or a Path, got NoneType None"),
+        (lambda: SplitRetrievalModel.from_pretrained(None), "folder: expected a path, .* got NoneType None"),
         (lambda: table_source({}, labels=3), "labels=3; accepted: a list of label columns"),
         (lambda: table_source({}, na_values=3), "na_values=3; accepted: a list of texts"),
         (lambda: table_source({}, fractions=0.8), "fractions: got 0.8, accepted: three shares"),

@@ -102,8 +102,10 @@ def test_flags_are_written_with_hyphens():
 
 @pytest.mark.parametrize("page", PAGES, ids=place_of)
 def test_python_of_a_page_compiles(page):
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
-        compile(block, str(page), "exec")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
+    assert len(blocks) == page.read_text().count("```python")
+    for block in blocks:
+        assert compile(block, str(page), "exec").co_names  # it does something
 
 
 def test_lines_of_prose_are_short():

@@ -129,6 +129,28 @@ def test_evaluate_modules_are_measured_together(sample, tmp_path):
     assert found == {name: pytest.approx(expected[name], abs=1e-12) for name in ("auc", "log_loss")}
 
 
+def test_of_modules_measured_together_each_takes_its_own(sample, tmp_path):
+    """`evaluate.combine` hands all inputs and options to all; what none of them takes, and others' options to one alone, are refused."""
+    labels, logits, groups, _ = sample
+    values = {"predictions": logits, "references": labels}
+    names = ("auc", "grouped_auc", "expected_calibration_error")
+    modules = [evaluate.load(evaluate_module_path(name), cache_dir=str(tmp_path)) for name in names]
+    options = {"groups": groups, "weighting": "groups", "num_bins": 5, "from_logits": True}
+    found = evaluate.combine(modules).compute(**values, **options)
+    alone = [{}, {"groups": groups, "weighting": "groups"}, {"num_bins": 5, "from_logits": True}]
+    expected = {
+        key: value for module, own in zip(modules, alone) for key, value in module.compute(**values, **own).items()
+    }
+    assert found == expected
+    assert found["grouped_auc"] == pytest.approx(metrics.grouped_auc(labels, logits, groups, weighting="groups"))
+    with pytest.raises(TypeError, match="auc has no option 'num_bin'"):
+        evaluate.combine(modules).compute(**values, groups=groups, num_bin=5)
+    with pytest.raises(TypeError, match="auc has no option 'groups'"):
+        modules[0].compute(**values, groups=groups)
+    with pytest.raises(TypeError, match="auc has no option 'num_bins'"):
+        evaluate.combine(modules[:2]).compute(**values, groups=groups, num_bins=5)
+
+
 def test_every_metric_has_an_evaluate_module():
     assert set(list_evaluate_modules()) == set(metrics.__all__) - {
         "UndefinedMetricError",

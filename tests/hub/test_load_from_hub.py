@@ -382,9 +382,13 @@ def test_rows_of_a_log_need_the_run_folder(hub, tmp_path):
     done = client(hub.url, tmp_path, "-c", CLI, *words)
     assert done.returncode == 2
     for part in (
-        "no recipe.yaml",
+        "error: tester/tiny has no recipe.yaml",
         "lmctr push keeps it back",
         "the run folder that lmctr train wrote",
         "as JSON lines",
     ):
         assert part in done.stderr
+    done = client(
+        hub.url, tmp_path, "-c", "import lmctr; lmctr.runs.load('tester/tiny').predict({'user': [1]}, log='x')"
+    )
+    assert done.stderr.splitlines()[-1].startswith("FileNotFoundError: tester/tiny has no recipe.yaml")

@@ -112,14 +112,16 @@ def test_configurations(folders, tmp_path, kind, name, seed):
     """A folder without checksums, as others make them."""
     run = shutil.copytree(folders(kind)[0], tmp_path / "run")
     base, draw = json.loads((run / name).read_text()), np.random.default_rng(seed)
-    nasty = [value for value in NASTY if not isinstance(value, str) or value.isprintable()]
+    assert check(lambda folder: load(folder).model, run) is None
+    nasty, refused = [value for value in NASTY if not isinstance(value, str) or value.isprintable()], 0
     for number in range(30):
         given = mutated(base, draw, nasty)
         (run / name).write_text(json.dumps(given))
         try:
-            check(lambda folder: load(folder).model, run)
+            refused += check(lambda folder: load(folder).model, run) is not None
         except Exception as error:
             raise AssertionError(f"block {seed}, input {number}: {given!r:.1500}") from error
+    assert refused
 
 
 SCHEMA = {

@@ -140,3 +140,33 @@ def test_products_that_no_function_shows_are_counted_all_the_same():
 
     rows = [torch.ones(count, 3) for count in (2, 5, 4)]
     assert mean_flops(Direct(), [({"x": x}, len(x)) for x in rows]) == sum(6 * len(x) ** 2 for x in rows) / 11
+
+
+def test_rows_of_the_same_shapes_run_twice_unless_a_model_reads_values():
+    class Counted(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return SimpleNamespace(logits=(self.part(x) @ torch.ones(3, 2))[:, 0])
+
+        def part(self, x):
+            return x
+
+    rows = [torch.full((2, 3), value) for value in (1.0, 1.0, 2.0, 1.0, 1.0)] + [torch.ones(4, 3)]
+    pairs = [({"x": x}, len(x)) for x in rows]
+    model = Counted()
+    assert mean_flops(model, pairs) == 12
+    assert model.calls == 4  # one is counted in full besides
+    for part in (
+        lambda x: x.repeat(int(x.max()), 1),
+        lambda x: x.repeat(x[0, 0].long().tolist(), 1),
+        lambda x: x[(x[:, 0] < 2) | (torch.arange(len(x)) == 0)],
+        lambda x: x.new_ones(len(x[:, 0].unique()) + len((x[:, 0] > 1).nonzero()), 3),
+    ):
+        model = Counted()
+        model.part = part
+        expected = sum(measure_flops(model, inputs).total for inputs, _ in pairs) / 14
+        model.calls = 0
+        assert mean_flops(model, pairs) == expected
+        assert model.calls == 7

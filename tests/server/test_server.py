@@ -203,8 +203,13 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
         kept = server.post("/v1/rerank", {"query": "u", "documents": [{"text": text} for text in body["candidates"]]})
         assert [entry["index"] for entry in kept.json()["results"]] == order
         assert server.post("/v1/rerank", {**asked, "query": "what is a sink"}).status_code == 404
+        server.post("/v1/users/7/events", {"events": body["history"], "start": True})
+        for user in (7, "7"):
+            answer = server.post("/v1/rerank", {**asked, "query": user})
+            assert [entry["index"] for entry in answer.json()["results"]] == order[:3]
         for wrong, message in (
-            ({"query": 5}, "query must be the id of a kept user"),
+            ({"query": 5.5}, "query must be the id of a kept user, a text or a whole number, or an object"),
+            ({"query": True}, "got True"),
             ({"query": "{"}, "begins like a JSON object"),
             ({"top_n": 0}, "top_n must be"),
             ({"documents": []}, "documents must be"),
@@ -298,9 +303,40 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
             ({"row": [row]}, "known keys: candidates, id, rows, shared"),
             ({"rows": [row, {"ad": "a1"}]}, "rows[1]: no column 'price'"),
             ({"shared": {}, "candidates": [row, {"ad": "a1"}]}, "candidates[1]: no column 'price'"),
+            ({"rows": [row, row | {"price": 1e300}]}, "'price': 1 values do not fit float32 (rows[1]: 1e+300)"),
+            ({"rows": [row] * 40 + [row | {"price": "x"}]}, "no common type (rows[0]: 2.0; rows[40]: 'x')"),
+            ({"rows": [row] * 40 + [row | {"price": 1e38}]}, "rows[40] gets no finite score"),
+            ({"shared": {}, "candidates": [row, row | {"price": 1e300}]}, "float32 (candidates[1]: 1e+300)"),
+            ({"shared": {"price": "row 1: x"}, "candidates": [{"ad": "a1"}]}, "are no numbers ('row 1: x')"),
         ):
             assert message in server.post("/v1/score", body).json()["error"]["message"]
         assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
+
+
+def test_wrong_candidates_are_named_by_their_places(folders):
+    body = {**event_request(3), "candidates": [101]}
+    with live(folders("hstu")) as server:
+        for wrong, message in (
+            (None, 'request: candidates[1]: a candidate is the id of an item, or an object with "item"; got None'),
+            ({"item": None}, "request: candidates: candidate 1: no 'item'; it is null (None), and the id of an item"),
+        ):
+            answer = server.post("/v1/score", {**body, "candidates": [101, wrong]})
+            assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_wrong_values_of_ads_are_named_by_their_places(folders):
+    body = KINDS["two_tower"][1](4)
+    with live(folders("two_tower")) as server:
+        user = {**body["user"], "user_n1": "x"}
+        ads = [{**body["ads"][0], "ad_n1": 1.5}, {**body["ads"][1], "ad_n1": "x"}]
+        for wrong, message in (
+            ({**body, "user": user}, "request: column 'user_n1': 1 values are no numbers ('x')"),
+            (
+                {**body, "ads": ads},
+                "request: ads: column 'ad_n1': the values have no common type (ads[0]: 1.5; ads[1]: 'x')",
+            ),
+        ):
+            assert server.post("/v1/score", wrong).json()["error"]["message"].startswith(message)
 
 
 def test_rows_with_columns_in_common(folders):

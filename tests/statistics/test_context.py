@@ -1,15 +1,19 @@
 """What a log tells of the moment of an event, as statistics: against plain loops, in requests, and in a training."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lmctr.cli.main import main
 from lmctr.data import load_log, split_log
 from lmctr.runs import train
 from lmctr.runs.answers import predict_rows
+from lmctr.runs.inputs import input_of
+from lmctr.runs.recipe import load_recipe
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.statistics.table import context_values
 
@@ -107,7 +111,7 @@ def test_a_log_without_context():
         resolve_statistics("context", load_log("synthetic", num_users=20, num_items=120))
 
 
-def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
+def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path, capsys):
     data = {"name": str(schema), "max_history_length": 5, "statistics": ["user_rate", "item_rate", "context"]}
     recipe = {"data": data, "model": {"family": "din"}, "training": {"epochs": 1, "use_cpu": True, "seed": 0}}
     run = train(recipe, output_dir=tmp_path / "run")
@@ -149,6 +153,31 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
     served = ServedModel(str(run.path))
     (scored,) = served.score([(served.check({**request, "candidates": [odd]}), None)])
     assert (scored.values, scored.unknown) == (3, 2)
+    # Values that no training showed are held against validation, as items are.
+    kept = run.folder.data()["unknown_by_field"]
+    assert {part: shares["contexts of candidates"] for part, shares in kept.items()} == dict.fromkeys(kept, 0.0)
+    known = {**context, "device": "phone"}
+    for name, told in (("known", known), ("odd", {**known, "device": "Phone"})):
+        lines = [json.dumps({**request, "candidates": [{"item": 3, "context": told}]})] * 80
+        (tmp_path / name).write_text("\n".join(lines))
+        words = ("predict", str(run.path), "--input", str(tmp_path / name), "--output", str(tmp_path / "out.jsonl"))
+        assert main(words) == 0
+        warning = (
+            "field 'contexts of candidates': 50.0% of the values are unknown ('device=Phone', ...), 0.0% in validation"
+        )
+        assert (warning in capsys.readouterr().err) == (name == "odd")
+    clicks = pd.read_csv(schema.parent / "clicks.csv", keep_default_na=False)
+    clicks["device"] = clicks["device"].str.upper()
+    clicks.to_csv(tmp_path / "clicks.csv", index=False)
+    (tmp_path / "other.yaml").write_text(SCHEMA)
+    view = input_of(load_recipe(run.recipe.resolved(), {"data.name": str(tmp_path / "other.yaml")}))
+    view.load()
+    view.open(run.processor)
+    counts, examples = view.view.unknown(view.splits.test)
+    shown = [view.log.context["device"][int(event)].as_py() for event in view.splits.test]
+    unknown = sum(device in ("PHONE", "TABLET") for device in shown)
+    assert counts["contexts of candidates"] == {"values": len(shown) + unknown, "unknown": unknown}
+    assert sorted(examples["contexts of candidates"]) == ["device=PHONE", "device=TABLET"]
     unordered = [{"item": 3, "time": time, "label": 1} for time in (1_700_940_000, 1_700_930_000)]
     with pytest.raises(ValueError, match=r"history\[1\]: time is 1700930000, before the event at 1700940000"):
         predict_rows(run.model, run.processor, [{**request, "history": unordered}], items=items)

@@ -223,9 +223,10 @@ def test_a_coarse_table_tells_steps_of_courses_only(every, tmp_path):
             at_end = step == len(seconds)
             # The means of the last step strictly before `time`, or of the item's first.
             moment = time if at_end else int(seconds[max((step - 1) // every * every, 0)])
-            expected = table.expected(item, moment)
-            assert coarse.expected(item, time) == expected
-            assert coarse.expected(item, time)["count"] <= table.expected(item, time)["count"]
+            place = np.array([item])
+            expected, own = table.expected(place, np.array([moment])), coarse.expected(place, np.array([time]))
+            assert own == expected
+            assert own["count"] <= table.expected(place, np.array([time]))["count"]
     places = np.arange(-1, len(table))
     for name, values in table.at(places, table.time + 5).items():
         np.testing.assert_array_equal(coarse.at(places, table.time + 5)[name], values)

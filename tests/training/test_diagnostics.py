@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import default_data_collator
 
-from lmctr import FATConfig, FATForCTR, RankMixerConfig, RankMixerForCTR
+from lmctr import RankMixerConfig, RankMixerForCTR
 from lmctr.analysis.effective_rank import measure_effective_rank
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.diagnostics import BasisUsageCallback, EffectiveRankCallback
+from lmctr.training.diagnostics import EffectiveRankCallback
 from lmctr.training.trainer import CTRTrainer
 
 
@@ -132,19 +132,3 @@ def test_input_that_is_not_accepted():
         EffectiveRankCallback(max_samples=0)
     with pytest.raises(ValueError, match="'rank' is not known"):
         EffectiveRankCallback(kind="rank")
-
-
-def test_use_of_bases(tmp_path):
-    values = {"hidden_size": 8, "num_attention_heads": 2, "num_bases": 16, "top_k": 2, "num_hidden_layers": 1}
-    model = FATForCTR(FATConfig(vocab_sizes=[6] * 4, embedding_dim=4, **values))
-    trainer = make_trainer(tmp_path, BasisUsageCallback(), model=model)
-    trainer.train()
-    logged = [entry for entry in trainer.state.log_history if "basis_usage/layer_1/query" in entry]
-    assert [entry["step"] for entry in logged] == [4, 8]
-    for kind, name in enumerate(("query", "key", "value")):
-        share = logged[-1][f"basis_usage/layer_1/{name}"]
-        assert 2 / 16 <= share <= 8 / 16  # four fields with two bases each
-        if trainer.state.best_global_step in (None, 8):
-            assert share == pytest.approx((model.basis_usage()[0, kind] > 0).float().mean().item())
-    with pytest.raises(ValueError, match="RankMixerForCTR has no bases"):
-        make_trainer(tmp_path / "other", BasisUsageCallback(), epochs=1).train()

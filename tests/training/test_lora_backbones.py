@@ -117,6 +117,14 @@ def test_what_does_not_fit_is_named(tmp_path):
         save_adapter(base("bert"), tmp_path)
     with pytest.raises(ValueError, match=r"has no adapter_config\.json"):
         load_adapter(base("bert"), tmp_path)
+    for wrong in (None, 5):
+        message = f"folder: expected a path, as a text or a Path, got {type(wrong).__name__} {wrong}"
+        with pytest.raises(ValueError, match=message):
+            load_adapter(base("bert"), wrong)
+        with pytest.raises(ValueError, match=message):
+            save_adapter(add_lora(base("bert"), {"r": 4}), wrong)
+    with pytest.raises(ValueError, match="model: expected a value of the type Module, got NoneType"):
+        load_adapter(None, tmp_path)
     save_adapter(add_lora(base("bert"), {"r": 4}), tmp_path)
     with pytest.raises(ValueError, match=r"sink_bias_layers=\[0\], but the adapters in .* were trained with 'all'"):
         load_adapter(base("bert", sink_bias_layers=[0]), tmp_path)

@@ -269,7 +269,9 @@ def test_metrics_are_exact_and_in_the_dataset_order(tmp_path):
 @pytest.mark.parametrize("part", ["train", "evaluation"])
 def test_one_class_sets_stop_before_training(tmp_path, part):
     trainer = make_trainer(tmp_path, **{part: ToyDataset(20, one_class=True)})
-    with pytest.raises(ValueError, match=r"its 20 samples have only the label 1; AUC needs positives and negatives"):
+    with pytest.raises(
+        ValueError, match=r"_dataset \(20 samples\) has only the label 1; AUC needs positives and negatives"
+    ):
         trainer.train()
     assert trainer.state.global_step == 0
 
@@ -514,7 +516,7 @@ def test_columns_of_a_data_set_are_read(tmp_path):
         assert found[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-5), name
     assert abs(expected["log_loss"] - evaluate_predictions(labels.astype(np.float64), logits)["log_loss"]) > 1e-3
     one_class = rows.select(np.flatnonzero(labels == 1))
-    with pytest.raises(ValueError, match=r"eval_dataset: its .* samples have only the label 1"):
+    with pytest.raises(ValueError, match=r"eval_dataset \(.* samples\) has only the label 1"):
         trainer(one_class).train()
     trainer(rows).train()
     with pytest.raises(ValueError, match=r"eval_dataset: a stream \(IterableDataset\) has no length"):

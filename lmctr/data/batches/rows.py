@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset
 
@@ -17,9 +19,10 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_kind
+from lmctr.utils.rows import check_kind, is_whole
 
 ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
+CONTEXTS = "contexts of candidates"
 
 
 class Batches(ABC):
@@ -138,7 +141,8 @@ class LogBatches(Batches):
         bounds: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
         named: Callable[[np.ndarray], list[str]],
     ) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
-        """Counts of values and of the unknown among them, of samples and of their histories, and examples of items that have some.
+        """Counts of values and of the unknown among them, of samples and of their histories, and examples of items that have some; of the
+        samples' context too, where its values have statistics of their own.
 
         Args:
             events: (S,) positions of the samples. what: what the values are called.
@@ -160,6 +164,13 @@ class LogBatches(Batches):
             times, name = read[role], f"{what} of {role}"
             counts[name] = {"values": int(times @ values), "unknown": int(times @ unknown)}
             examples[name] = named(np.flatnonzero(times * unknown)[:MAX_EXAMPLES])
+        reader = self.processor.statistics_reader
+        if reader is not None and reader.told and self.log.context is not None:
+            context = self.log.context.select(list(reader.told)).take(pa.array(events))
+            columns = {name: pc.value_counts(context[name].combine_chunks()).to_pylist() for name in reader.told}
+            own = {name: [(one["values"], one["counts"]) for one in entries] for name, entries in columns.items()}
+            counts[CONTEXTS], found = reader.unknown_context(own)
+            examples[CONTEXTS] = found[:MAX_EXAMPLES]
         return counts, examples
 
     @staticmethod
@@ -394,8 +405,7 @@ class RowCollator:
 
     def __init__(self, view: Batches, pad_to_multiple_of: int | None = None) -> None:
         check_kind(view, Batches, "view")
-        is_whole = isinstance(pad_to_multiple_of, (int, np.integer)) and not isinstance(pad_to_multiple_of, bool)
-        if pad_to_multiple_of is not None and (not is_whole or pad_to_multiple_of < 1 or not view.pads):
+        if pad_to_multiple_of is not None and not (is_whole(pad_to_multiple_of) and view.pads):
             accepted = (
                 "a whole number of at least 1, or None"
                 if view.pads

@@ -20,6 +20,7 @@ from lmctr.utils.arrow import is_text
 from lmctr.utils.files import write_json
 from lmctr.utils.progress import Work
 from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.rows import is_whole
 from lmctr.utils.suggest import LISTED, first_of
 
 from .log import InteractionLog
@@ -195,7 +196,7 @@ def build_retrieval(
     k = k if k is not None else processor.num_behaviors if processor is not None else 50
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {selection!r}")
-    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+    if not is_whole(k):
         raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
     events = np.unique(np.asarray(events, dtype=np.int64))
     if len(events) == 0:

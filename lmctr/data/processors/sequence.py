@@ -39,6 +39,7 @@ PADDING, OOV, FIRST_ID = 0, 1, 2
 _ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the items'
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
+_NEEDED = {"item": "the id of an item, a text or a whole number,", "time": "a number of seconds since 1970"}
 _CANDIDATE_KEYS = ("item", "scenario", "time")
 _MANY_NUMBERS = 100
 
@@ -700,7 +701,8 @@ def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: 
     refuse_unknown(entry, known, where)
     for key in needed:
         if entry.get(key) is None:
-            raise ValueError(f"{where}: no {key!r}; it has {sorted(own for own in entry if entry[own] is not None)}.")
+            found = "it is null (None)" if key in entry else f"it has {first_listed(sorted(entry))}"
+            raise ValueError(f"{where}: no {key!r}; {found}, and {_NEEDED[key]} is accepted.")
 
 
 def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,17 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
     except (*_ERRORS, TypeError) as error:
         problem = problem if isinstance(problem, pa.ArrowException) else error
     raise ValueError(
-        f"column {name!r}: the values have no common type: {problem}. Accepted: values of one type in a column; of categorical "
+        f"column {name!r}: the values have no common type{_unlike(values) or f': {problem}'}. Accepted: values of one type in a column; of categorical "
         "fields also texts, numbers and booleans mixed."
     ) from None
+
+
+def _unlike(values: Any) -> str:
+    """The first value of a column, and the first of another type, with their rows, for messages; nothing where all are alike."""
+    there = [(row, value) for row, value in enumerate(values, 1) if value is not None]
+    kinds = [type(value) if isinstance(value, bool) or not isinstance(value, Real) else Real for _, value in there]
+    odd = next((one for one, kind in zip(there, kinds) if kind is not kinds[0]), None)
+    return "" if odd is None else " (" + "; ".join(f"row {row}: {value!r:.60}" for row, value in (there[0], odd)) + ")"
 
 
 def _no_text(values: Any, name: str) -> ValueError:

@@ -57,9 +57,18 @@ def _of_right_types(check: Callable[..., None]) -> Callable[..., None]:
             wrong = type_error_of(self, own)
             if wrong is not None:
                 raise ValueError(f"{type(self).__name__}: {wrong}")
+            for name in own:
+                self._require(not _is_beyond(getattr(self, name)), name, "whole numbers of at most 64 bits")
         check(self, **kwargs)
 
     return checked
+
+
+def _is_beyond(value: Any) -> bool:
+    """Whether a value, or one in a list or mapping, is a whole number beyond 64 bits, which no size of a tensor can be."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_is_beyond, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 class CTRConfig(PreTrainedConfig):

@@ -1,6 +1,7 @@
 """Outputs that every CTR model of the library returns."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,36 @@ from typing import Any
 import torch
 from transformers.utils import ModelOutput
 
+# Annotations, which may be texts.
+_TENSORS = (torch.Tensor, torch.Tensor | None, "torch.Tensor", "torch.Tensor | None")
+
+
+def tensors_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that refuses what is no tensor for an argument that takes tensors only (or None). Raises `ValueError` that names it."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [one.name if one.annotation in _TENSORS else None for one in parameters]
+    wanted = frozenset(filter(None, names))
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        for name, value in (*zip(names, args), *kwargs.items()):
+            if value is not None and name in wanted and not isinstance(value, torch.Tensor):
+                raise ValueError(
+                    f"{name}: expected a torch.Tensor, got {type(value).__name__} {value!r:.60}; processors give tensors with "
+                    'return_tensors="pt", and torch.as_tensor makes one of an array'
+                )
+        return function(*args, **kwargs)
+
+    return wrapped
+
 
 def or_tuple(forward: Callable[..., ModelOutput]) -> Callable[..., Any]:
-    """A forward that also takes `return_dict`: False gives a tuple of what the output holds."""
+    """A forward that also takes `return_dict`: False gives a tuple of what the output holds; inputs that are no tensors are refused."""
+    checked = tensors_only(forward)
 
     @functools.wraps(forward)
     def wrapped(self: Any, *args: Any, return_dict: bool | None = None, **kwargs: Any) -> Any:
-        output = forward(self, *args, **kwargs)
+        output = checked(self, *args, **kwargs)
         return output.to_tuple() if return_dict is False else output
 
     return wrapped

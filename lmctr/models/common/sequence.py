@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .base import CTRPreTrainedModel, WithHeadMixin, task_loss
 from .configuration import SequenceCTRConfig
 from .linear_path import LinearPath, StatisticsSkip
-from .outputs import CTROutput, or_tuple
+from .outputs import CTROutput, or_tuple, tensors_only
 from .table_bank import TableBank
 
 
@@ -71,6 +71,7 @@ _PER_CANDIDATE = (
 )
 
 
+@tensors_only
 def sequence_inputs(
     config: SequenceCTRConfig,
     history_items: torch.Tensor,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
+from lmctr.utils.rows import is_whole
 
 from .configuration_ctr_sink import STATISTIC, reads_feedback
 from .sink_signals import (
@@ -334,8 +335,12 @@ def assemble(
         -1 also between fields.
 
     Raises:
-        ValueError: see [`make_plan`]; also a target without any token.
+        ValueError: see [`make_plan`]; also a target without any token, and a `pad_to_multiple_of` that is no whole number of at least 1.
     """
+    if pad_to_multiple_of is not None and not is_whole(pad_to_multiple_of):
+        raise ValueError(
+            f"pad_to_multiple_of must be a whole number of at least 1, or None, got {pad_to_multiple_of!r:.80}"
+        )
     plan = make_plan(settings, pieces, events, samples, candidates)
     num_rows, counts = len(samples), np.diff(plan.offsets)
     row = np.repeat(np.arange(num_rows), counts)
@@ -382,7 +387,7 @@ def assemble(
     token_offsets = offsets_from_lengths(lengths)  # of the spans, over the batch's tokens without padding
     row_start = token_offsets[first]
     longest = int(plan.length.max(initial=0))
-    if pad_to_multiple_of:
+    if pad_to_multiple_of is not None:
         rounded = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
         longest = min(rounded, settings.max_length or rounded)  # the backbone may have no positions for more
     columns = np.arange(longest)

@@ -24,7 +24,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
-from lmctr.utils.rows import check_kind, check_list, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
@@ -318,8 +318,7 @@ class CTRSinkProcessor(ProcessorMixin):
 
         for key in ("num_behaviors", "num_sink_buckets", "max_length"):
             value = getattr(self, key)
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
-            require(whole or (key == "max_length" and value is None), key, "a whole number of at least 1")
+            require(is_whole(value) or (key == "max_length" and value is None), key, "a whole number of at least 1")
         require(isinstance(self.trailing_sink, bool), "trailing_sink", "true or false")
         require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
         check_sink_settings(self, require)

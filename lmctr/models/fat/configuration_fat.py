@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import torch
-
 from lmctr.models.common.configuration import TabularCTRConfig
-from lmctr.models.families import family_of
 
 __all__ = ["FATConfig"]
 
@@ -13,20 +10,6 @@ _PRESETS = {
     "small": {"hidden_size": 256, "num_hidden_layers": 4},
     "large": {"hidden_size": 512, "num_hidden_layers": 10},
     "xl": {"hidden_size": 1024, "num_hidden_layers": 7},
-}
-
-# Pieces of the names of parameters, the first that fits decides, and the part of the model that they belong to.
-_PARTS = {
-    ".table.": "embedding",
-    "model.embedding.": "encoders",
-    "model.tokens.": "tokens",
-    "field_bias": "tokens",
-    "attention.projection.": "projections",
-    "meta_embedding": "projections",
-    "modulation": "modulation",
-    "attention.output.": "outputs",
-    "model.layers.": "feed_forward",
-    "head.": "head",
 }
 
 
@@ -129,23 +112,6 @@ class FATConfig(TabularCTRConfig):
     def pair_parameters(self) -> int:
         """Parameters of the projections with `projection="pair"`: 3 L F^2 d^2."""
         return 3 * self.num_hidden_layers * self.num_fields**2 * self.hidden_size**2
-
-    def parameter_counts(self) -> dict[str, int]:
-        """Parameters of a [`FATForCTR`] of this configuration, counted on the meta device: nothing is allocated or drawn.
-
-        Returns:
-            `total` = `embedding` (the tables) + `dense`; `dense` is the sum of `encoders` (numeric and sequence fields),
-            `tokens` (projection to d, b_f), `projections` (Q, K, V with bases, routers, phi), `modulation` (w), `outputs`
-            (output projections), `feed_forward` (with the norms) and `head`.
-        """
-        with torch.device("meta"):
-            model = family_of("fat").load("ForCTR")(self)
-        counts = dict.fromkeys(("total", "embedding", "dense", *_PARTS.values()), 0)
-        for name, parameter in model.named_parameters():
-            part = next(part for piece, part in _PARTS.items() if piece in name)
-            for key in ("total", "dense", part) if part != "embedding" else ("total", part):
-                counts[key] += parameter.numel()
-        return counts
 
     def validate_values(self) -> None:
         super().validate_values()

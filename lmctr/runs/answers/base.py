@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -12,13 +13,14 @@ import torch
 from lmctr.data.features.transform import add_counts
 from lmctr.utils.outside import checked
 
-__all__ = ["Answers", "Request", "Row", "grid_batches", "unknown_words"]
+__all__ = ["Answers", "Request", "Row", "by_place", "grid_batches", "moved_on", "unknown_words"]
 
 Request = tuple[str, dict[str, Any]]
 """Where a request stands, for messages, and the request."""
 Row = tuple[str, dict[str, Any], list[Any]]
 """A row of a batch: where the request stands, the request, and some of its candidates."""
 T = TypeVar("T")
+_ROW = re.compile(r"(?:^|(?<=\()|(?<=; ))row (\d+): ")  # at the start, or as `Rows.refuse` lists values
 
 
 class Answers(ABC):
@@ -70,7 +72,7 @@ class Answers(ABC):
             for place, numbers in batch:
                 where, request = requests[place]
                 rows.append((where, request, [request[self.candidates_key][number] for number in numbers]))
-            inputs = self._inputs(rows).to(self.model.device)
+            inputs = self.inputs(rows).to(self.model.device)
             with torch.inference_mode():
                 logits = self.model(**inputs).logits.float().cpu().numpy()
             if logits.ndim == 1:  # a candidate per row
@@ -81,7 +83,7 @@ class Answers(ABC):
                 own[list(numbers)] = values[: len(numbers)]  # the rest is padding
         return [found[place] for place in range(len(requests))]
 
-    def _inputs(self, rows: list[Row]) -> Any:
+    def inputs(self, rows: list[Row]) -> Any:
         """`process(rows)`; where it refuses them, the message names the request of the first row that it refuses alone."""
         try:
             return self.process(rows)
@@ -178,6 +180,17 @@ def _failed(request: Any, error: ValueError) -> dict[str, Any]:
     """What stands for a request that cannot be scored."""
     own = {"id": request["id"]} if isinstance(request, dict) and "id" in request else {}
     return own | {"error": str(error)}
+
+
+def by_place(error: str, name: str | None) -> str:
+    """A message about rows, which processors count from 1, as one about the objects of a request's list: `name[0]` is the first. None: there
+    is one object, whose place need not be said."""
+    return _ROW.sub(lambda row: "" if name is None else f"{name}[{int(row[1]) - 1}]: ", error)
+
+
+def moved_on(error: str, rows: int) -> str:
+    """A message about rows of a block, as one about those of the stream in which `rows` stand before it."""
+    return _ROW.sub(lambda row: f"row {int(row[1]) + rows}: ", error)
 
 
 def unknown_words(counts: dict[str, dict[str, int]]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from lmctr.data.batches.rows import CONTEXTS
 from lmctr.data.features.unknown import merged_examples
 from lmctr.models.ctr_sink.raw_rows import feedback_code
 from lmctr.serving import UserState, score, scorer_for
@@ -87,9 +88,8 @@ class HistoryAnswers(Answers):
         reader = self.processor.statistics_reader
         if reader is not None and reader.context:
             contexts = request.get("contexts") or [entry.get("context") for entry in request["candidates"]]
-            name = "contexts of candidates"
-            values, found[name] = reader.unknown_context([context for context in contexts if context])
-            counts[name] = {"values": values, "unknown": len(found[name])}
+            own = {name: [((context or {}).get(name), 1) for context in contexts] for name in reader.told}
+            counts[CONTEXTS], found[CONTEXTS] = reader.unknown_context(own)
         self.examples = merged_examples([self.examples, found])
         return counts
 

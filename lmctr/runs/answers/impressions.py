@@ -9,7 +9,7 @@ from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import merged_examples
 from lmctr.utils.suggest import first_listed, first_quoted
 
-from .base import Answers, Request, Row, grid_batches
+from .base import Answers, Request, Row, by_place, grid_batches
 from .requests import impression_request
 
 __all__ = ["ImpressionAnswers"]
@@ -38,6 +38,12 @@ class ImpressionAnswers(Answers):
         self.unknown = add_counts([self.unknown, self.processor.oov_counts])
         self.examples = merged_examples([self.examples, self.processor.unknown_examples])
         return batch
+
+    def in_words(self, error: str) -> str:
+        of_ads = error.removeprefix("ads of user 0: ")
+        if of_ads != error:
+            return f"ads: {by_place(of_ads, 'ads')}"
+        return by_place(error, None)
 
 
 def _completed(row: dict[str, Any], columns: dict[str, str], what: str) -> dict[str, Any]:

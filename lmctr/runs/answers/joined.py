@@ -118,6 +118,7 @@ class JoinedRows:
         batch_size: rows per forward pass.
         allow_unknown: go on where nearly all values of a field are unknown.
         skip: whether rows that cannot be scored are skipped, with the reason, or an error.
+        name: of the run as it was given, for messages; default: its folder.
 
     Attributes:
         unknown: counts of values, and of the unknown among them, by what was counted. warnings: about what was unknown far more often than in
@@ -137,10 +138,11 @@ class JoinedRows:
         batch_size: int | None = None,
         skip: bool = False,
         allow_unknown: bool = False,
+        name: str | None = None,
     ):
         if not folder.started:
             raise FileNotFoundError(
-                f"{folder.path} has no {RECIPE}, which would say how the log is read (lmctr push keeps it back), so rows cannot be joined with "
+                f"{name or folder.path} has no {RECIPE}, which would say how the log is read (lmctr push keeps it back), so rows cannot be joined with "
                 "one: score them with the run folder that lmctr train wrote, or give requests with their histories as JSON lines (see lmctr "
                 "predict --help)"
             )

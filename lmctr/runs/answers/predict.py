@@ -58,7 +58,8 @@ def predict(options: PredictOptions) -> int:
     _check_options(options, "log" if joins else kind)
     skip = options.on_error == "skip"
     if joins:
-        rows = JoinedRows(folder, model, processor, options.log, options.batch_size, skip, options.allow_unknown)
+        more = {"allow_unknown": options.allow_unknown, "name": options.run}
+        rows = JoinedRows(folder, model, processor, options.log, options.batch_size, skip, **more)
         return _predict_joined(rows, options)
     if kind == "table":
         count, skipped, unknown, warnings = predict_table(

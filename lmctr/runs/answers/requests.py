@@ -126,7 +126,8 @@ def _history_request(
     targets = [request["target"]] if single else request["candidates"]
     if not isinstance(targets, list) or not targets:
         raise ValueError(f"{where}: candidates must be a list of at least one item")
-    return {**request, "candidates": [read_target(value, where) for value in targets], "single": single}
+    places = [where] if single else [f"{where}: candidates[{place}]" for place in range(len(targets))]
+    return {**request, "candidates": list(map(read_target, targets, places)), "single": single}
 
 
 def _text_target(value: Any, where: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +22,7 @@ from lmctr.serving.registry import Request
 from lmctr.utils.measure import usable_device, usable_dtype
 from lmctr.utils.suggest import unknown_key_message
 
-from .base import grid_batches
+from .base import by_place, grid_batches
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
 from .tables import table_logits
@@ -222,7 +221,7 @@ class ServedModel:
         own, counts = [], []
         for request in requests:
             self.answers.unknown = {}
-            own.append(self.answers.process([("request", request, request["ads"])]))
+            own.append(self.answers.inputs([("request", request, request["ads"])]))
             counts.append(self.answers.unknown)
         found: list[Any] = [None] * len(requests)
         sizes = [len(request["ads"]) for request in requests]
@@ -314,19 +313,20 @@ def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list
 
 
 def _by_place(name: str, read: Callable[[], R]) -> R:
-    """`read` a request's rows, which errors call by their places in it; the processor counts rows from 1."""
+    """`read` a request's rows, which errors call by their places in it."""
     try:
         return read()
     except ValueError as error:
         text = str(error).removeprefix(f"{name}: ")
-        raise ValueError(re.sub(r"^row (\d+)", lambda row: f"{name}[{int(row[1]) - 1}]", text)) from error
+        raise ValueError(by_place(text, None if text.startswith("shared: ") else name)) from error
 
 
 def _finite(scored: Scored) -> Scored | ValueError:
     bad = np.flatnonzero(~np.isfinite(scored.logits.reshape(len(scored.logits), -1)).all(axis=1))
     if not len(bad):
         return scored
-    return ValueError(f"request: candidate {bad[0]} gets no finite score; look for numbers out of all proportion")
+    name = next(key for key in ("candidates", "rows", "ads") if key in scored.request)
+    return ValueError(f"request: {name}[{bad[0]}] gets no finite score; look for numbers out of all proportion")
 
 
 def _totals(counts: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:

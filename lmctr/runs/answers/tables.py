@@ -23,6 +23,7 @@ from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.tables.source import rows_of
 from lmctr.utils.progress import over
 
+from .base import moved_on
 from .files import whole_output
 from .requests import read_objects
 
@@ -169,8 +170,11 @@ def _rows(source: str, columns: dict[str, str], reading: Mapping[str, Any] | Non
     objects = (row for _, row in read_objects(sys.stdin, "standard input", "a row"))
     first = 1
     while block := list(itertools.islice(objects, _LINES_AT_A_TIME)):
-        for rows in rows_of(block, columns):
-            yield Rows(rows.table, "standard input", first)  # rows that know their place in it
+        try:
+            for rows in rows_of(block, columns):
+                yield Rows(rows.table, "standard input", first + rows.first - 1)  # rows that know their place in it
+        except ValueError as error:
+            raise ValueError(f"standard input: {moved_on(str(error), first - 1)}") from error
         first += len(block)
 
 

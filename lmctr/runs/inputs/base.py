@@ -16,6 +16,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
+from lmctr.training.checks import check_labels
 from lmctr.utils.progress import step
 from lmctr.utils.values import Values
 
@@ -383,15 +384,11 @@ def checksum(*arrays: np.ndarray | None) -> str:
     return f"{value:08x}"
 
 
-def check_labels(part: str, labels: np.ndarray) -> None:
-    """A part with one class cannot be measured: say so before anything expensive."""
-    found = np.unique(labels)
-    if len(found) < 2:
-        shown = f"only the label {int(found[0])}" if len(found) else "no samples"
-        raise ValueError(
-            f"the {part} part ({len(labels)} samples) has {shown}; AUC needs positives and negatives: "
-            "change data.fractions, data.split, data.max_eval_samples or the label rule"
-        )
+def check_part(part: str, labels: np.ndarray) -> None:
+    """Raises `ValueError` for labels of a part that are of one class only."""
+    check_labels(
+        f"the {part} part", labels, "change data.fractions, data.split, data.max_eval_samples or the label rule"
+    )
 
 
 def _is_positive(labels: np.ndarray, axes: int) -> np.ndarray:

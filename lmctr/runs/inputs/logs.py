@@ -21,7 +21,7 @@ from lmctr.data.registry import load_log
 from lmctr.data.synthetic.log import best_reader_auc
 from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
 from lmctr.runs.folder import ITEM_STATISTICS
-from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_labels, checksum
+from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_part, checksum
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
@@ -103,7 +103,7 @@ class LogInput(InputKind):
     def _check_labels(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             labels = self._first_label()[self.splits[part]]
-            check_labels(part, labels[labels >= 0])
+            check_part(part, labels[labels >= 0])
 
     def _first_label(self) -> np.ndarray:
         """(E,) labels of the first task, which metrics without a task's name measure."""

@@ -32,7 +32,7 @@ from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
-from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
+from lmctr.runs.inputs.base import PARTS, RunContext, check_part, checksum
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
@@ -240,7 +240,7 @@ class TabularInput(GoingOn, StoredInput):
             for task, labels in self._known(self.rows(part)).items():
                 # a part where a rarer label has one value only goes without that task's metrics
                 if task == self.tasks[0] or part == "train":
-                    check_labels(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels)
+                    check_part(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels)
 
     @property
     def tasks(self) -> tuple[str, ...]:

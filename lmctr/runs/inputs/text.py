@@ -409,7 +409,7 @@ class TextInput(GoingOn, LogInput):
         """Say what of the training's texts becomes the one token that stands for all that a tokenizer does not know."""
         processor = self.view.processor
         of_prompt = float(np.mean(processor.encode_items([]).values == processor.tokenizer.unk_token_id))
-        known = {"the prompt": of_prompt, **shares}
+        known = {"the prompt": of_prompt} | {name: own for name, own in shares.items() if name.startswith("tokens")}
         told = [f"{share:.1%} of {name}" for name, share in known.items() if share >= _MUCH_UNKNOWN]
         if told:
             say(

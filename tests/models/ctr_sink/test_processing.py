@@ -481,6 +481,9 @@ def test_padding_to_a_multiple(tokenizers):
     assert batch["input_ids"].shape == (1, 64)
     assert isinstance(batch["input_ids"], np.ndarray)
     assert processor.model_input_names == list(batch)
+    for wrong in ("abc", 0, 2.5, True, [8]):
+        with pytest.raises(ValueError, match="pad_to_multiple_of must be a whole number of at least 1, or None, got "):
+            processor(histories=[[]], targets=["a"], times=[1], pad_to_multiple_of=wrong)
     short = CTRSinkProcessor(tokenizers["bert"], max_length=30)  # of a backbone with so many positions
     batch = short(histories=[[]], targets=["a"], times=[1], pad_to_multiple_of=64, return_tensors="np")
     assert batch["input_ids"].shape == (1, 30)

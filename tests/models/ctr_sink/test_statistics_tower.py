@@ -18,6 +18,8 @@ class WithStatistics:
     def make_config(self, **values):
         return super().make_config(**({"num_statistics": FS, "statistics_hidden_sizes": [7, 6]} | values))
 
+    read_by_head = ("labels", "statistics")
+
     def make_batch(self, config, seed=0):
         return {**super().make_batch(config, seed), "statistics": statistics_of(seed=seed)}
 
