@@ -168,6 +168,9 @@ def test_values_that_cannot_be_trained_do_not_end_the_search(files, quick, monke
 
 def test_another_start_or_space_is_refused(files, quick):
     Search(options(files)).run()
+    about = files / "search" / "search.yaml"  # written before `epochs` was the name in kept recipes
+    about.write_text(about.read_text().replace("    epochs: ", "    stage1_epochs: 0\n    stage2_epochs: "))
+    assert "stage2_epochs" in about.read_text()
     Search(options(files, trials=5)).run()
     assert len(quick) == 5
     with pytest.raises(ValueError, match="holds a search with another start"):
@@ -177,6 +180,14 @@ def test_another_start_or_space_is_refused(files, quick):
         Search(options(files)).run()
     Search(options(files, overwrite=True, trials=1)).run()
     assert len(quick) == 6
+
+
+@pytest.mark.parametrize("name", ["epochs", "stage2_epochs"])
+def test_either_name_of_epochs_holds_the_start(files, quick, name, capsys):
+    (files / "space.yaml").write_text(yaml.safe_dump(SPACE | {f"training.{name}": [1, 2]}))
+    Search(options(files, trials=1)).run()
+    assert "the start itself is no trial" not in capsys.readouterr().out
+    assert quick[0][1]["training"]["epochs"] == 1
 
 
 def test_other_data_end_a_search(files, tmp_path):
