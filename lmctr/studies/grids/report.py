@@ -359,7 +359,9 @@ def _what_differs(recipes: list[Recipe]) -> list[str]:
     for recipe in recipes:
         data = configuration(recipe)
         refit = {"training": {"refit": True}} if data.pop("refit", False) else {}
-        all_values.append(dotted_keys({"data": {key: value for key, value in data.items() if value not in (None, {}, [])}} | refit))
+        all_values.append(
+            dotted_keys({"data": {key: value for key, value in data.items() if value not in (None, {}, [])}} | refit)
+        )
     keys = dict.fromkeys(key for values in all_values for key in values)
     keys = [key for key in keys if any(values.get(key) != all_values[0].get(key) for values in all_values)]
     told = [
