@@ -160,7 +160,9 @@ def test_the_bar_and_the_lines_of_a_training_tell_one_time(monkeypatch):
     now, lines = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     args = SimpleNamespace(stage1_epochs=0)
-    state = SimpleNamespace(is_world_process_zero=True, max_steps=40, global_step=4, epoch=0.0)  # goes on behind step 4
+    state = SimpleNamespace(
+        is_world_process_zero=True, max_steps=40, global_step=4, epoch=0.0
+    )  # goes on behind step 4
 
     def train():
         with progress.showing(), ProgressLines(say=lines.append) as callback:
