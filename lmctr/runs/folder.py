@@ -282,6 +282,9 @@ class RunFolder:
                 hint = ": it is not the folder of a finished run"
             else:
                 hint = ": it is no run folder, nor one of a saved model"
+                runs = sorted(file.parent for depth in ("*", "*/*") for file in self.path.glob(f"{depth}/config.json"))
+                if runs:  # those of a grid, a ladder or a search
+                    hint += f"; give a run in it, such as {runs[0]}"
             raise FileNotFoundError(f"{self.path} has no config.json{hint}")
         config = read_json(self.path / "config.json")
         if not isinstance(config.get("model_type"), str):
