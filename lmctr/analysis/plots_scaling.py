@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
 _MANY = 100  # designs, above which they are drawn small and pale
+# offsets in points and alignment of a name beside its point, the first choice first
+_BESIDE = tuple(
+    (x, y, across, up)
+    for y, up in ((7, "bottom"), (-7, "top"), (16, "bottom"), (-16, "top"))
+    for x, across in ((0, "center"), (-4, "right"), (4, "left"))
+)
 _LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
 
 
@@ -143,10 +149,11 @@ def plot_machine_cost(
     axes = _axes("flops", flops, "points", 4.2)
     order = np.argsort(flops)
     axes.plot(np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2)
-    for place, label in enumerate(labels):
-        above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(label, (flops[place], cost[place]), fontsize=7, **above)
-    return _finish(axes, path, x_name, cost_name, title or "Machine cost by FLOPs", "log")
+    if len(labels):
+        axes.margins(0.1, 0.12)
+    _name_axes(axes, x_name, cost_name, title or "Machine cost by FLOPs", "log")
+    _name_points(axes, list(zip(flops, cost)), labels)
+    return save_figure(axes.figure, path)
 
 
 def plot_revenue(
@@ -190,13 +197,39 @@ def _axes(name: str, values: Sequence[float], what: str, height: float = 4.4) ->
 
 def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, scale: str = "linear") -> Path:
     """Name the axes of a picture and write it."""
+    _name_axes(axes, x_name, y_name, title, scale)
+    return save_figure(axes.figure, path)
+
+
+def _name_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Names beside the points of the axes' line: each where it is free of the line, the names before and the border, if it can be."""
+    axes.figure.draw_without_rendering()  # lays out, so that places are those of the picture
+    line, taken = axes.transData.transform_path(axes.lines[0].get_path()), []
+
+    def faults(text: Any) -> int:
+        box = text.get_window_extent()
+        inside = axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)
+        return 2 * line.intersects_bbox(box, filled=False) + 2 * sum(map(box.overlaps, taken)) + (not inside)
+
+    for point, label in zip(points, labels):
+        texts = [
+            axes.annotate(label, point, (x, y), textcoords="offset points", fontsize=7, ha=across, va=up)
+            for x, y, across, up in _BESIDE
+        ]
+        best = min(texts, key=faults)
+        taken.append(best.get_window_extent())
+        for text in texts:
+            if text is not best:
+                text.remove()
+
+
+def _name_axes(axes: Axes, x_name: str, y_name: str, title: str, scale: str) -> None:
     axes.set(xscale=scale, yscale=scale, xlabel=x_name, ylabel=y_name)
     if scale == "log":
         for axis in (axes.xaxis, axes.yaxis):
             _log_ticks(axis)
     axes.set_title(title, fontsize=10)
     plain_axes(axes)
-    return save_figure(axes.figure, path)
 
 
 def _log_ticks(axis: Axis) -> None:

@@ -6,7 +6,7 @@ Only what a run folder keeps of its scores is read, `metrics.json` and `predicti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -309,12 +309,21 @@ def _bootstraps(
 
 
 def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
-    mine, theirs = run.columns, other.columns
     differ = f"{run.path} and {other.path} were not scored on the same samples"
-    if run.ranking != other.ranking:
+    if (run.ranking is None) != (other.ranking is None):
+        ranked, single = (run, other) if other.ranking is None else (other, run)
         raise ValueError(
-            f"{run.path} and {other.path} count other metrics: {run.ranking} and {other.ranking}; evaluate both with the same data.metrics"
+            f"{ranked.path} orders the ads of impressions and {single.path} scores single samples: no metric is of both"
         )
+    if run.ranking != other.ranking:
+        mine, theirs = (asdict(each.ranking) for each in (run, other))
+        told = ", ".join(
+            f"data.metrics.{key} {value} and {theirs[key]}" for key, value in mine.items() if value != theirs[key]
+        )
+        raise ValueError(
+            f"{run.path} and {other.path} count other metrics: {told}; evaluate both with the same data.metrics"
+        )
+    mine, theirs = run.columns, other.columns
     if not np.array_equal(mine["event"], theirs["event"]):
         only_mine = np.setdiff1d(mine["event"], theirs["event"])
         only_theirs = np.setdiff1d(theirs["event"], mine["event"])

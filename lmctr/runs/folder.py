@@ -34,7 +34,7 @@ from typing import Any
 
 from lmctr import __version__
 from lmctr.models.families import ITEM_STATISTICS, families, family_of, side_files
-from lmctr.runs.recipe import compare_recipes
+from lmctr.runs.recipe import compare_recipes, with_epochs
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
 from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml, remove_left, write_json
@@ -262,7 +262,7 @@ class RunFolder:
         value = read_yaml(self.path / RECIPE) if self.started else None
         if not isinstance(value, dict | None):
             raise ValueError(f"{self.path / RECIPE} must hold a YAML mapping, got {type(value).__name__}")
-        return value
+        return None if value is None else with_epochs(value)
 
     # ---- a model --------------------------------------------------------------------------------------------------
 
@@ -282,6 +282,9 @@ class RunFolder:
                 hint = ": it is not the folder of a finished run"
             else:
                 hint = ": it is no run folder, nor one of a saved model"
+                runs = sorted(file.parent for depth in ("*", "*/*") for file in self.path.glob(f"{depth}/config.json"))
+                if runs:  # those of a grid, a ladder or a search
+                    hint += f"; give a run in it, such as {runs[0]}"
             raise FileNotFoundError(f"{self.path} has no config.json{hint}")
         config = read_json(self.path / "config.json")
         if not isinstance(config.get("model_type"), str):
@@ -502,7 +505,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
             raise ValueError(
                 f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again{_of_data(run)}"
             )
-        differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe, apart_from=_BY_LAUNCH)
+        differences = compare_recipes(run.recipe() or {}, recipe, apart_from=_BY_LAUNCH)
         if differences:
             raise ValueError(
                 f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "

@@ -39,9 +39,9 @@ class ProgressLines(TrainerCallback):
             self._end(what, *error)
 
     def _count(self, what: str, unit: str, total: int | None, done: int) -> None:
-        """Shows that so much is done."""
+        """Shows that so much is done; the first time: that so much was done before."""
         if what not in self.works:
-            self.works[what] = Work(what, total, unit, max(done - 1, 0)).__enter__()
+            self.works[what] = Work(what, total, unit, done).__enter__()
         self.works[what].update(done - self.works[what].done)
 
     def _end(self, what: str, *error: Any) -> None:
@@ -51,6 +51,7 @@ class ProgressLines(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self.began, self.first_step = time.monotonic(), state.global_step
+        self.on_step_end(args, state, control)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.is_world_process_zero:
@@ -69,8 +70,9 @@ class ProgressLines(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero:
             total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
-            done = self.works["measuring"].done if "measuring" in self.works else 0
-            self._count("measuring", "batches", total, done + 1)
+            if "measuring" not in self.works:
+                self._count("measuring", "batches", total, 0)
+            self._count("measuring", "batches", total, self.works["measuring"].done + 1)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self._end("measuring")

@@ -102,7 +102,7 @@ class Recipe:
         keys = training_keys().model_fields
         training = {key: _plain(keys[key].get_default(call_default_factory=True)) for key in _ALWAYS_WRITTEN}
         training.update({key: _plain(value) for key, value in self.training.items() if key != "output_dir"})
-        return {"data": _plain(self.data), "model": _plain(self.model), "training": training}
+        return with_epochs({"data": _plain(self.data), "model": _plain(self.model), "training": training})
 
     def save(self, path: str | Path) -> None:
         """Write the resolved recipe as YAML, whole or not at all: a run that is killed meanwhile can still be resumed."""
@@ -211,10 +211,23 @@ def elsewhere_keys(kind: type[InputKind]) -> dict[str, str]:
     return SET_BY_LMCTR | (dict.fromkeys(("epochs", "num_train_epochs"), both) if kind.has_stages else {})
 
 
+def with_epochs(groups: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups of a resolved recipe, with `training.epochs` where the family has no stages; run folders of before say `stage2_epochs`."""
+    training = dict(groups.get("training") or {})
+    name = (groups.get("model") or {}).get("family", DEFAULT_FAMILY)
+    known = {row.model_type for row in families()}
+    if "stage2_epochs" in training and name in known and not input_class(name).has_stages:
+        training = {"epochs": training.pop("stage2_epochs"), **training}
+        if training.get("stage1_epochs") == 0:
+            del training["stage1_epochs"]
+    return {**groups, "training": training}
+
+
 def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any], apart_from: Collection[str] = ()) -> list[str]:
     """Differences between two resolved recipes, one line each: `training.learning_rate: 0.001 before, 0.01 now`. apart_from: keys, with
     their groups, that may differ."""
     lines = []
+    before, now = with_epochs(before), with_epochs(now)
     for group in GROUPS:
         old, new = before.get(group, {}), now.get(group, {})
         for key in [*old, *(key for key in new if key not in old)]:

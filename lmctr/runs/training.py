@@ -414,9 +414,11 @@ class Training:
         total = count_parameters(model)
         trained = total - sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
         stages = f"{args.stage1_epochs} + " if args.stage1_epochs else ""
+        length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{stages}{args.stage2_epochs} epochs"
+        unit = "samples" if view.training_dataset().rows.ndim == 1 else "rows of samples"
         self.say(
             f"{view.describe_model(model)}: {total:,} parameters, {trained:,} trained; "
-            f"{args.total_train_batch_size} samples per step, {stages}{args.stage2_epochs} epochs, "
+            f"{args.total_train_batch_size} {unit} per step, {length}, "
             f"{args.world_size} process{'es' if self._several else ''} on {args.device.type}"
         )
         return trainer

@@ -268,6 +268,8 @@ def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **opt
     complement = bool(options.get("complement", False))
     x, y, _ = _check_points(x, y, complement)
     sizes = np.unique(x)
+    if len(sizes) <= _LEAST_SIZES:
+        raise ValueError(f"no size can be held out of {len(sizes)}: a law needs {_LEAST_SIZES} others")
     if isinstance(num_held_out, bool) or not 1 <= num_held_out <= len(sizes) - _LEAST_SIZES:
         raise ValueError(
             f"num_held_out must be between 1 and {len(sizes) - _LEAST_SIZES} (of {len(sizes)} sizes; a law needs {_LEAST_SIZES} of them), "

@@ -20,7 +20,8 @@ from lmctr.evaluation.comparison import (
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.utils.files import read_yaml, write_json, write_text
+from lmctr.runs.folder import RunFolder
+from lmctr.utils.files import write_json, write_text
 from lmctr.utils.progress import step
 from lmctr.utils.tables import markdown_table, text_table
 
@@ -150,7 +151,7 @@ def compare_runs(
         tests = compare_groups(first, second, num_resamples)
         differences = _recipe_differences(first[0], second[0])
         if "model.family" in (differences or ()):
-            own, other = (dotted_keys(read_yaml(group[0].path / "recipe.yaml")) for group in (first, second))
+            own, other = (dotted_keys(RunFolder(group[0].path).recipe()) for group in (first, second))
             unshared = frozenset(differences) & (own.keys() ^ other.keys())
     return Comparison(split, groups, tests, differences, unshared)
 
@@ -166,10 +167,10 @@ def write_comparison(comparison: Comparison, path: str | Path, command: str) -> 
 
 
 def _recipe_differences(run: RunPredictions, other: RunPredictions) -> list[str] | None:
-    recipes = [entry.path / "recipe.yaml" for entry in (run, other)]
-    if not all(path.is_file() for path in recipes):
+    recipes = [RunFolder(entry.path).recipe() for entry in (run, other)]
+    if None in recipes:
         return None
-    return [key for key in differing_keys(*map(read_yaml, recipes)) if key not in _NOT_COMPARED]
+    return [key for key in differing_keys(*recipes) if key not in _NOT_COMPARED]
 
 
 def _group_names(runs: Sequence[str], others: Sequence[str]) -> list[str]:

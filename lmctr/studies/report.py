@@ -259,8 +259,9 @@ def _drawer() -> Callable[..., Picture]:
 
 def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) -> PageSection:
     section = PageSection("Training")
-    found = [key for key in _MAIN if any(key in entry for run in runs for entry in run.metrics.get("evaluations", ()))]
-    wanted = [*((f"validation {METRIC_TITLES[key]}", "evaluations", key) for key in found[:1])]
+    measured = [run.metrics.get("evaluations", ()) for run in runs]
+    mains = {next((key for key in _MAIN if any(key in entry for entry in own)), None) for own in measured}
+    wanted = [(f"validation {METRIC_TITLES[key]}", "evaluations", key) for key in _MAIN if key in mains]
     wanted.append(("training loss", "losses", "loss"))
     for title, where, key in wanted:
         entries = {run.name: [e for e in run.metrics.get(where, ()) if key in e] for run in runs}

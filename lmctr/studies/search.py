@@ -23,7 +23,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from lmctr.data.logs.text_encoders import MissingExtraError
 from lmctr.runs.folder import DATA, RunFolder
 from lmctr.runs.inputs import input_of
-from lmctr.runs.recipe import Recipe, load_recipe
+from lmctr.runs.recipe import Recipe, load_recipe, with_epochs
 from lmctr.runs.training import Training, train_recipe
 from lmctr.studies.compare import Comparison, compare_runs, write_comparison
 from lmctr.studies.options import SearchOptions
@@ -130,6 +130,7 @@ class Search:
         mine = {"start": self.start.resolved(), "space": space, "pruning": not self.options.no_pruning}
         if about.is_file():
             before = read_yaml(about)
+            before["start"] = with_epochs(before["start"])
             differing = [key for key, value in mine.items() if before.get(key) != value]
             if differing:
                 raise ValueError(
@@ -328,9 +329,11 @@ def _counted(study: Any) -> int:
 
 
 def _value_at(recipe: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None without one. `epochs` is written as stage 2."""
+    """The value of a dotted key; None without one. `stage2_epochs` is the old name of `epochs` where there are no stages."""
+    if key == "training.stage2_epochs" and "epochs" in recipe["training"]:
+        key = "training.epochs"
     value: Any = recipe
-    for part in key.replace("training.epochs", "training.stage2_epochs").split("."):
+    for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
 

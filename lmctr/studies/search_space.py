@@ -8,6 +8,7 @@ model.hidden_units: [[64, 32], [128, 64], [256]]                # one of these, 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,14 @@ class RangeKeys(Values):
 
     @model_validator(mode="after")
     def _check_range(self) -> RangeKeys:
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ValueError(f"low is {self.low} and high {self.high}, accepted: finite numbers")
         if not self.low < self.high:
             raise ValueError(f"low is {self.low} and high {self.high}: low must be below high")
         if self.log and (self.step is not None or self.low <= 0):
             raise ValueError("log: true needs a low above 0, and no step")
-        if self.step is not None and self.step <= 0:
-            raise ValueError(f"step is {self.step}, accepted: a number above 0")
+        if self.step is not None and not 0 < self.step <= self.high - self.low:
+            raise ValueError(f"step is {self.step}, accepted: a number above 0, up to high - low")
         return self
 
 

@@ -66,6 +66,32 @@ def test_machine_cost_and_revenue(figures, tmp_path):
     assert panels[0].lines[1].get_ydata() == pytest.approx([1.2, 1.8])
 
 
+@pytest.mark.parametrize(
+    "cost",
+    [
+        [0.2, 0.25, 0.4, 0.9, 3.0],  # rises ever faster
+        [3.0, 0.9, 0.4, 0.25, 0.2],
+        [1.0, 1.0, 1.0, 1.0, 1.0],
+        [1.0, 3.0, 0.9, 2.5, 1.1],
+        [0.55, 0.57, 1.0, 1.02, 7.0],
+    ],
+)
+def test_names_of_measured_costs_lie_beside_the_line_and_each_other(figures, tmp_path, cost):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    flops, labels = [1e6, 1.3e6, 4e6, 1.6e7, 6e7], ["w16", "w64-64", "w128", "a-longer-name", "w1024"]
+    plot_machine_cost(flops, cost, tmp_path / "a.png", labels=labels)
+    (axes,) = figures[0].axes
+    renderer = FigureCanvasAgg(figures[0]).get_renderer()
+    figures[0].draw(renderer)
+    boxes = [text.get_window_extent(renderer) for text in axes.texts]
+    line = axes.transData.transform_path(axes.lines[0].get_path())
+    assert [text.get_text() for text in axes.texts] == labels
+    assert not any(line.intersects_bbox(box, filled=False) for box in boxes)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(axes.bbox.contains(*corner) for box in boxes for corner in (box.min, box.max))
+
+
 def test_nothing_to_draw(tmp_path):
     for call in (
         lambda: plot_law([], [], [], [], tmp_path / "a.png"),

@@ -71,6 +71,18 @@ def test_keys_of_one_family_alone_are_counted(tmp_path, capsys):
     assert "model.use_dice" in read(tmp_path, output.name)["recipe_differences"]
 
 
+def test_epochs_have_one_name_where_there_are_no_stages(tmp_path, capsys):
+    runs = [write_run(tmp_path / f"dnn-{seed}", seed, 1.0, recipe={}) for seed in (0, 1, 2)]
+    for folder, own in zip(
+        runs, ({"stage1_epochs": 0, "stage2_epochs": 2}, {"epochs": 2}, {"epochs": 3})
+    ):  # the first: of before
+        recipe = {"model": {"family": "dnn"}, "training": {"seed": int(folder[-1]), **own}}
+        (tmp_path / folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert main(["evaluate", *runs[:2]]) == 0
+    assert main(["evaluate", *runs]) == 2
+    assert "their recipes differ in training.epochs\n" in capsys.readouterr().err
+
+
 def test_mean_spread_and_tests_over_seeds(groups, tmp_path, capsys):
     first, second = groups
     output = tmp_path / "comparison.json"

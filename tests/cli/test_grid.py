@@ -550,7 +550,10 @@ def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
     capsys.readouterr()
     assert main(["grid", "report", str(path), "--output_dir", str(tmp_path / "runs"), "--resamples", "200"]) == 0
     text = capsys.readouterr().out
-    assert text.count("\n## synthetic, test split: ") == 2  # each with its own baselines
+    titles = [line.partition(": ") for line in text.splitlines() if line.startswith("## ")]
+    assert [before for before, _, _ in titles] == ["## synthetic, test split"] * 2  # each with its own baselines
+    assert titles[0][2].endswith(" users (data.max_eval_samples: not set)")
+    assert titles[1][2].endswith(" users (data.max_eval_samples: 50)")
     assert "- fewer: not comparable with plain:" in text
     assert text.count("counting baseline") == 2
 

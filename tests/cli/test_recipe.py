@@ -275,6 +275,24 @@ def test_families_without_stages_count_epochs(write, training):
     assert load_recipe(recipe.source, {"training.stage2_epochs": 5}).training["stage2_epochs"] == 5
 
 
+def test_recipes_that_are_kept_say_epochs_where_there_are_no_stages(write, tmp_path):
+    recipe = load_recipe(write(f"{TABULAR}training: {{epochs: 2}}\n"))
+    recipe.save(tmp_path / "kept.yaml")
+    kept = yaml.safe_load((tmp_path / "kept.yaml").read_text())
+    assert kept["training"]["epochs"] == 2
+    assert not {"stage1_epochs", "stage2_epochs"} & kept["training"].keys()
+    assert load_recipe(tmp_path / "kept.yaml").resolved() == recipe.resolved()
+    assert compare_recipes(kept, load_recipe(recipe.source, {"training.epochs": 5}).resolved()) == [
+        "training.epochs: 2 before, 5 now"
+    ]
+    before = kept | {
+        "training": {"stage1_epochs": 0, "stage2_epochs": 2, **kept["training"]}
+    }  # as they were once written
+    del before["training"]["epochs"]
+    assert compare_recipes(before, recipe.resolved()) == []
+    assert load_recipe(write(MINIMAL)).resolved()["training"]["stage2_epochs"] == 1
+
+
 def test_either_name_of_epochs_takes_the_place_of_that_of_the_base(write, tmp_path):
     (tmp_path / "old.yaml").write_text(f"{TABULAR}training: {{stage2_epochs: 2}}\n")
     (tmp_path / "new.yaml").write_text(f"{TABULAR}training: {{epochs: 2}}\n")

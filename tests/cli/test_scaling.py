@@ -106,6 +106,8 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
     assert "bad.csv, line 3: x is 0, accepted: a number above 0" in error([(1, 0.5), (0, 0.6), (2, 0.7), (3, 0.8)])
     assert "y grows with x: pass complement=True" in error(rising)
     assert "without the 3 largest sizes" in error(rising, "--complement", "--held-out", "3")
+    fewest = error(rising[:4], "--complement", "--held-out", "1")
+    assert "without the largest size: no size can be held out of 4: a law needs 4 others" in fewest
     assert "1 - y must be positive" in error([(a, b + 0.5) for a, b in rising], "--complement")
     assert "--breaks belongs to --law bnsl" in error(rising, "--breaks", "1")
     assert "--resamples must be 0" in error(rising, "--resamples", "1")

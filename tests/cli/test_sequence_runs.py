@@ -114,6 +114,7 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     path, run = tmp_path / "r.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(recipe_of("dlrm_twin", statistics=names)))
     assert main(["train", str(path), "--output_dir", str(run)]) == 0
+    assert " rows of samples per step, " in capsys.readouterr().out
     stated = read(run, "data.json")["statistics"]
     assert stated["names"] == ["user_rate", "item_count", "last_5_mean"]  # the old name of a count is still read
     assert read(run, "config.json")["num_statistics"] == 3

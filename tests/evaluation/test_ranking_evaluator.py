@@ -1,5 +1,6 @@
 """Metrics dicts of impressions from flat scores, the rivals of a retrieval model, and runs on impressions side by side."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -189,8 +190,19 @@ def test_stored_scores_give_the_metrics_again_and_paired_tests(tmp_path):
 def test_runs_that_count_other_metrics_are_not_compared(tmp_path):
     first = read_predictions(write_run(tmp_path / "a", SCORES, 0))
     second = read_predictions(write_run(tmp_path / "b", SCORES, 0, {"m": 2}))
-    with pytest.raises(ValueError, match="count other metrics"):
+    with pytest.raises(
+        ValueError, match=r"a and .*b count other metrics: data\.metrics\.m \d+ and 2; evaluate both with the same"
+    ):
         compare_groups([first], [second])
+
+
+def test_impressions_are_not_compared_with_single_samples(tmp_path):
+    first = read_predictions(write_run(tmp_path / "a", SCORES, 0))
+    second = dataclasses.replace(first, path=tmp_path / "b", ranking=None)
+    message = "a orders the ads of impressions and .*b scores single samples: no metric is of both"
+    for one, other in ((first, second), (second, first)):
+        with pytest.raises(ValueError, match=message):
+            compare_groups([one], [other])
 
 
 def test_scores_of_impressions_need_the_recipe(tmp_path):

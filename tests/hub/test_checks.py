@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,16 @@ def test_a_good_run_passes_every_check(finished_run):
     assert "logits of 2 reference rows are the run's own" in text  # the third row is a filler
     assert "test metrics are those of predictions/test.parquet" in text
     assert sum(report.folder.num_parameters.values()) == sum(p.numel() for p in finished_run[1].parameters())
+
+
+def test_a_folder_of_runs_is_told_with_one_of_them(finished_run, tmp_path, capsys):
+    """Of a search (best-1), and of a grid (point/seed-0)."""
+    for place in ("best-1", "point/seed-0"):
+        shutil.copytree(finished_run[0], tmp_path / Path(place).parts[0] / place)
+        folder = tmp_path / Path(place).parts[0]
+        assert main(["push", str(folder), "user/name", "--dry-run"]) == 2
+        told = f"it is no run folder, nor one of a saved model; give a run in it, such as {folder / place}"
+        assert told in capsys.readouterr().err
 
 
 def test_only_the_models_files_are_shared(finished_run):

@@ -73,5 +73,7 @@ def test_parts_of_the_queries(monkeypatch):
     assert [(part.start, part.stop) for part in found] == [(0, 64), (64, 128), (128, 150)]
     assert causal_parts(0, torch.device("cpu")) == [slice(0, 0)]  # of which attention is empty, not an error
     assert len(causal_parts(513, torch.device("meta"))) == 2
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert causal_parts(150, torch.device("cpu")) == [slice(0, 150)]
+    for graph in ("is_exporting", "is_compiling"):
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.compiler, graph, lambda: True)
+            assert causal_parts(150, torch.device("cpu")) == [slice(0, 150)]

@@ -181,6 +181,8 @@ def test_held_out_sizes():
         ValueError, match=r"num_held_out must be between 1 and 10 \(of 14 sizes; a law needs 4 of them\), got 11"
     ):
         extrapolation_error(x, y, num_held_out=11)
+    with pytest.raises(ValueError, match="no size can be held out of 4: a law needs 4 others"):
+        extrapolation_error(x[:4], y[:4], num_held_out=1)
 
 
 def test_round_trip_and_csv(tmp_path):

@@ -207,6 +207,20 @@ def test_runs_of_several_data_sets_and_baselines(runs, tmp_path):
     assert names.count("baseline: field counting") == names.count("baseline: counting") == 1
 
 
+def test_runs_of_other_metrics_have_a_picture_each(runs, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(runs / "slow-0", other)
+    metrics = json.loads((other / "metrics.json").read_text())
+    metrics["evaluations"] = [{"step": 4, "revenue_ratio": 0.25}]
+    (other / "lmctr_manifest.json").unlink()
+    (other / "metrics.json").write_text(json.dumps(metrics))
+    page = page_of(runs / "fast-0", other, "--output", tmp_path / "page.html")
+    told = [attributes["alt"] for tag, attributes in page.tags if tag == "img" and "Validation" in attributes["alt"]]
+    assert [alt.partition(".")[0] for alt in told] == ["Validation R/R* by step", "Validation AUC by step"]
+    assert "other: from 0.2500" in told[0]
+    assert "fast-0" in told[1]
+
+
 def test_runs_that_cannot_be_tested_say_why(runs, tmp_path):
     page = page_of(runs / "fast-0", runs / "slow-1", "--output", tmp_path / "page.html", "--no-plots")
     assert "not tested: the runs have the seeds 0, those to compare with 1" in page.text

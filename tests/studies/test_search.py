@@ -168,6 +168,9 @@ def test_values_that_cannot_be_trained_do_not_end_the_search(files, quick, monke
 
 def test_another_start_or_space_is_refused(files, quick):
     Search(options(files)).run()
+    about = files / "search" / "search.yaml"  # written before `epochs` was the name in kept recipes
+    about.write_text(about.read_text().replace("    epochs: ", "    stage1_epochs: 0\n    stage2_epochs: "))
+    assert "stage2_epochs" in about.read_text()
     Search(options(files, trials=5)).run()
     assert len(quick) == 5
     with pytest.raises(ValueError, match="holds a search with another start"):
@@ -177,6 +180,14 @@ def test_another_start_or_space_is_refused(files, quick):
         Search(options(files)).run()
     Search(options(files, overwrite=True, trials=1)).run()
     assert len(quick) == 6
+
+
+@pytest.mark.parametrize("name", ["epochs", "stage2_epochs"])
+def test_either_name_of_epochs_holds_the_start(files, quick, name, capsys):
+    (files / "space.yaml").write_text(yaml.safe_dump(SPACE | {f"training.{name}": [1, 2]}))
+    Search(options(files, trials=1)).run()
+    assert "the start itself is no trial" not in capsys.readouterr().out
+    assert quick[0][1]["training"]["epochs"] == 1
 
 
 def test_other_data_end_a_search(files, tmp_path):
@@ -249,6 +260,9 @@ def test_more_trials_after_a_comparison(files, capsys, monkeypatch):
         ({"training.learning_rate": {"low": 1, "high": 1}}, "low must be below high"),
         ({"training.learning_rate": {"low": 0, "high": 1, "log": True}}, "needs a low above 0"),
         ({"training.learning_rate": {"low": 0, "hihg": 1}}, "hihg"),
+        ({"training.learning_rate": {"low": 0.1, "high": float("inf")}}, "high inf, accepted: finite numbers"),
+        ({"training.learning_rate": {"low": float("nan"), "high": 1}}, "low is nan and high 1, accepted: finite"),
+        ({"model.embedding_dim": {"low": 4, "high": 16, "step": 13}}, "step is 13, accepted: .* up to high - low"),
         ({"training.seed": [0, 1]}, "the comparison those of --seeds"),
         ({"data.max_eval_samples": [10, 20]}, "it decides what trials are measured on"),
         ({"data.options.num_rows": [10, 20]}, "it decides what trials are measured on"),

@@ -2,11 +2,17 @@
 
 import pytest
 import torch
+from sequence_rows import random_batch
+from sequence_tester import CONFIG
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 from toy_training import TINY, make_trainer
 
+import lmctr
 from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRTrainingArguments
+from lmctr.models.families import families
+
+SEQUENCES = [family for family in families() if family.input == "sequence"]
 
 
 def train(folder, text, **arguments):
@@ -52,3 +58,34 @@ def test_compiled_training_has_the_losses_of_eager_and_compiles_few_times(kind, 
     assert max(expected) - min(expected) > 1e-2
     assert 1 <= counter.frame_count <= 3
     assert not counters["graph_break"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SEQUENCES, ids=lambda family: family.model_type)
+def test_sequence_families_compile_for_all_lengths_of_histories(family):
+    """A few times whatever the lengths, loss and gradients as without. ASTRO's blocks are as long as the fullest one: its
+    graph is in two parts, and each of them is of any length."""
+    astro = {"sequence_length": 60} if family.model_type == "astro" else {}
+    torch.manual_seed(0)
+    config = getattr(lmctr, f"{family.stem}Config")(**CONFIG, **astro)
+    model = getattr(lmctr, f"{family.stem}ForCTR")(config).train()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        return [loss.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+
+    torch._dynamo.reset()
+    counters.clear()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    for num_events in (20, 30, 27, 12, 33, 25, 40, 18, 36, 23, 29, 15):
+        batch = random_batch(config, seed=num_events, num_rows=4, num_events=num_events, num_candidates=3)
+        for found, expected in zip(step(compiled, batch), step(model, batch), strict=True):
+            assert (found - expected).norm() <= 1e-3 * expected.norm() + 1e-5
+    assert len(counters["graph_break"]) == (family.model_type == "astro")
+    assert counter.frame_count <= (15 if family.model_type == "astro" else 3)

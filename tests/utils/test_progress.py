@@ -12,9 +12,11 @@ import sys
 import termios
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from lmctr.runs.progress import ProgressLines
 from lmctr.utils import progress
 
 
@@ -151,6 +153,27 @@ def test_a_line_goes_above_the_bars_and_puts_the_next_line_off(soon, monkeypatch
         monkeypatch.setattr(sys, "stdout", Stream(True))
         assert "counting:" in written(monkeypatch, True, work)
         assert sys.stdout.getvalue().count("a line\n") == 40
+
+
+def test_the_bar_and_the_lines_of_a_training_tell_one_time(monkeypatch):
+    """Both from the start of the training: a first step that compiles takes minutes."""
+    now, lines = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    args = SimpleNamespace(stage1_epochs=0)
+    state = SimpleNamespace(
+        is_world_process_zero=True, max_steps=40, global_step=4, epoch=0.0
+    )  # goes on behind step 4
+
+    def train():
+        with progress.showing(), ProgressLines(say=lines.append) as callback:
+            callback.on_train_begin(args, state, None)
+            for state.global_step, now[0] in ((5, 100.0), (6, 110.0), (7, 175.0)):
+                callback.on_step_end(args, state, None)
+            callback.on_log(args, state, None, {"loss": 0.5, "learning_rate": 0.1})
+
+    shown = written(monkeypatch, False, train)
+    assert lines[0].endswith("  2:55 passed, 32:05 left")
+    assert "training: 18% of 40 steps, 2:55 passed, 32:05 left\n" in shown
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (65.9, "1:05"), (7261, "2:01:01")])

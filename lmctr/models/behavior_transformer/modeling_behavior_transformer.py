@@ -189,7 +189,7 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
             return
         most = self.config.num_positions
         too_long = inputs.history_mask[:, most:].any(1)
-        if too_long.device.type != "cpu":
+        if not too_long.is_cpu or torch.compiler.is_compiling():
             torch._assert_async(~too_long.any(), f"history_items: a row has more than num_positions={most} events")
         elif too_long.any():
             row = int(too_long.nonzero()[0])

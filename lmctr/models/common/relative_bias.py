@@ -20,9 +20,9 @@ CPU_PART, PART = 64, 512
 def causal_parts(width: int, device: torch.device) -> list[slice]:
     """`width` queries in parts, so that what a causal mask would leave out behind each part is not computed.
 
-    All are one part in an exported graph, which is of any length, and so are none.
+    All are one part in a compiled or exported graph, which is of any length, and so are none.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or torch.compiler.is_compiling():
         return [slice(0, width)]
     size = CPU_PART if device.type == "cpu" else PART
     return [slice(start, min(start + size, width)) for start in range(0, max(width, 1), size)]

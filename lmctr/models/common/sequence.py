@@ -204,8 +204,8 @@ def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
     if torch.compiler.is_exporting():  # a graph checks no values
         return
     wrong = (ids < 0) | (ids >= size)
-    if ids.device.type != "cpu":
-        torch._assert_async(~wrong.any(), f"{name}: an id is outside 0 to {size - 1}")
+    if not ids.is_cpu or torch.compiler.is_compiling():
+        torch._assert_async(~wrong.any(), f"{name}: an id is out of range; the CPU names it and what is accepted")
     elif wrong.any():
         place = wrong.nonzero()[0].tolist()
         raise ValueError(f"{name}: {ids[tuple(place)].item()} at {place} is out of range; accepted: 0 to {size - 1}")
@@ -214,7 +214,7 @@ def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
 def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
     if torch.compiler.is_exporting():
         return
-    if wrong_rows.device.type != "cpu":
+    if not wrong_rows.is_cpu or torch.compiler.is_compiling():
         torch._assert_async(~wrong_rows.any(), f"{name}: a row {what}")
     elif wrong_rows.any():
         raise ValueError(f"{name}: row {int(wrong_rows.nonzero()[0])} {what}")

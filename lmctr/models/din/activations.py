@@ -115,11 +115,10 @@ class _BatchDice(torch.autograd.Function):
 
 def _blocks(flat: torch.Tensor) -> list[slice]:
     """Rows of (M, size) that are worked on at once: all, but on a CPU."""
-    count = len(flat)
-    step = (
-        max(BLOCK_VALUES // flat.shape[1], 1) if flat.is_cpu and not torch.compiler.is_compiling() else max(count, 1)
-    )
-    return [slice(start, start + step) for start in range(0, count, step)]
+    if not flat.is_cpu or torch.compiler.is_compiling():  # a compiled graph is of any number of rows
+        return [slice(None)]
+    step = max(BLOCK_VALUES // flat.shape[1], 1)
+    return [slice(start, start + step) for start in range(0, len(flat), step)]
 
 
 class PReLU(nn.Module):

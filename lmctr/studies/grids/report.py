@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from lmctr.evaluation.comparison import (
     RunPredictions,
     SeedTest,
     compare_groups,
+    dotted_keys,
     metric_cells,
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.runs.folder import DATA
 from lmctr.runs.recipe import Recipe
-from lmctr.studies.grids.baselines import baselines_file, read_baselines, stored_baselines
+from lmctr.studies.grids.baselines import baselines_file, configuration, read_baselines, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions
 from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
@@ -292,8 +294,12 @@ def collect(
             sections[path] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
         sections[path].points.append(result)
         sections[path].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]
+    named: dict[str, list[Section]] = {}
     for section in sections.values():
-        section.title = _title(section, recipes, split)
+        named.setdefault(_dataset(section, recipes), []).append(section)
+    for name, alike in named.items():
+        for section, told in zip(alike, _what_differs([_first_recipe(section, recipes) for section in alike])):
+            section.title = _title(section, name, split) + told
     return list(sections.values())
 
 
@@ -335,17 +341,38 @@ def _compare(results: dict[str, PointResult], name: str, other: str, num_resampl
     return found
 
 
-def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str) -> str:
-    done = [(result, run) for result in section.points for run in result.runs.values()]
+def _first_recipe(section: Section, recipes: dict[tuple[str, int], Recipe]) -> Recipe:
     first = section.points[0].point.name
-    name = next(recipe.data["name"] for (point, _), recipe in recipes.items() if point == first)
-    if not done:
-        return f"{name}: no run is done"
-    run = done[0][1]
-    path = run.path / DATA
-    if path.is_file():
-        name = read_json(path).get("info", {}).get("name", name)
-    return f"{name}, {split} split: {run.count_samples()}"
+    return next(recipe for (point, _), recipe in recipes.items() if point == first)
+
+
+def _dataset(section: Section, recipes: dict[tuple[str, int], Recipe]) -> str:
+    """The name of its data set, as the first finished run has it, else as the recipe has."""
+    name = _first_recipe(section, recipes).data["name"]
+    files = [run.path / DATA for result in section.points for run in result.runs.values()]
+    return read_json(files[0]).get("info", {}).get("name", name) if files and files[0].is_file() else name
+
+
+def _what_differs(recipes: list[Recipe]) -> list[str]:
+    """Of sections on one data set, what each one's baselines are measured with and another's are not: " (data.seed: 1)"."""
+    all_values = []
+    for recipe in recipes:
+        data = configuration(recipe)
+        refit = {"training": {"refit": True}} if data.pop("refit", False) else {}
+        all_values.append(
+            dotted_keys({"data": {key: value for key, value in data.items() if value not in (None, {}, [])}} | refit)
+        )
+    keys = dict.fromkeys(key for values in all_values for key in values)
+    keys = [key for key in keys if any(values.get(key) != all_values[0].get(key) for values in all_values)]
+    told = [
+        ", ".join(f"{key}: {shorten(str(values.get(key, 'not set')), 60)}" for key in keys) for values in all_values
+    ]
+    return [f" ({words})" if words else "" for words in told]
+
+
+def _title(section: Section, name: str, split: str) -> str:
+    run = next((run for result in section.points for run in result.runs.values()), None)
+    return f"{name}: no run is done" if run is None else f"{name}, {split} split: {run.count_samples()}"
 
 
 # ---- cells of the tables ------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class FitAnalysis:
             tables.append(([], candidate_table(self.fit)))
         if out is not None:
             words = (
-                f"held out: the {self.options.held_out} largest sizes, predicted by {law_name(out.fit)} of the others: mean error "
+                f"held out: {_largest(self.options.held_out)}, predicted by {law_name(out.fit)} of the others: mean error "
                 f"{out.mean_error:.3g}, largest {out.max_error:.3g}; taking the largest seen size's mean instead: {out.constant_error:.3g}"
             )
             tables.append(([words], held_out_table(out)))
@@ -184,7 +184,7 @@ def analyse(
             try:
                 out = extrapolation_error(x, y, options.held_out, **options.of_the_law())
             except ValueError as error:
-                raise ValueError(f"without the {options.held_out} largest sizes: {error}") from error
+                raise ValueError(f"without {_largest(options.held_out)}: {error}") from error
     notes += dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, OverfitWarning))
     if fit.r2 < _LEAST_R2:
         notes.append(
@@ -197,6 +197,10 @@ def analyse(
     elif options.resamples:
         notes.append(f"no bootstrap band: {len(fit.x)} points and {fit.num_parameters} parameters leave no residuals")
     return FitAnalysis(x_name, y_name, options, fit, out, curve, band, tuple(notes))
+
+
+def _largest(count: int) -> str:
+    return "the largest size" if count == 1 else f"the {count} largest sizes"
 
 
 def _prediction_cells(row: dict[str, Any], found: FitAnalysis) -> list[str]:
