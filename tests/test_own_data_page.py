@@ -15,14 +15,14 @@ from lmctr import runs
 from lmctr.cli.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
-EVENTS, USERS, ITEMS = 6_000, 1_000, 400
+EVENTS, USERS, ITEMS = 3_000, 500, 400
 # The page's trainings, cut short: the commands are tested here, not what the models reach.
 SHORT = {
-    "din": ["--data.max_train_samples", "2000", "--training.epochs", "1"],
+    "din": ["--data.max_train_samples", "1000", "--training.epochs", "1"],
     "deepfm": ["--training.epochs", "1"],
-    "ctr_sink": ["--data.max_train_samples", "200", "--training.stage1_epochs", "1"],
+    "ctr_sink": ["--data.max_train_samples", "100", "--training.stage1_epochs", "1"],
 }
-EVALUATED = ["--data.max_eval_samples", "500", "--training.use_cpu", "true"]
+EVALUATED = ["--data.max_eval_samples", "250", "--training.use_cpu", "true"]
 
 
 def write_shop(folder):
@@ -153,7 +153,7 @@ def test_scores_are_those_of_the_evaluation(walked, run, file):
     scores = scores.assign(time=seconds.to_numpy(), item_id=scores.item_id.astype(int))
     stored = pq.read_table(folder / "runs" / run / "predictions" / "test.parquet").to_pandas()
     joined = scores.merge(stored, left_on=["user_id", "item_id", "time"], right_on=["user", "item", "time"])
-    assert len(joined) > 5  # of the 500 samples that were evaluated
+    assert len(joined) > 5  # of the 250 samples that were evaluated
     np.testing.assert_allclose(joined.logit_x, joined.logit_y, atol=1e-5)
     loaded = runs.load(folder / "runs" / run)
     mixed = last.assign(note=[1, "one"] * (len(last) // 2))  # no column of a table, and none that is read

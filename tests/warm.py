@@ -95,7 +95,9 @@ def _start_server(path, words, files, start=multiprocessing.util.spawnv_passfds)
         forkserver._forkserver.__init__()  # its lock is held
         sys.modules["__main__"] = types.ModuleType("__main__")
         exec(words[-1], {"__name__": "__main__"})
-    except Exception:
+    except SystemExit:
+        pass
+    except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     finally:

@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 
@@ -395,25 +393,36 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
     assert read(run, "metrics.json")["split metrics"] == whole
 
 
-@pytest.mark.slow
+IMPORTING = """
+import os, signal, sys, threading
+from multiprocessing import forkserver
+from lmctr.studies.grids import run
+
+del sys.modules["lmctr.utils.frozen"]  # the server, a fork, shall import it at its end
+run.PRELOADED = ("slow",)
+try:
+    {}
+except KeyboardInterrupt:
+    print("interrupted")
+forkserver._forkserver._stop()
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize(
-    ("lines", "code", "said"),
+    ("line", "said"),
     [
-        ("threading.Timer(1.0, os.killpg, (0, signal.SIGINT)).start()\nin_child(os.getpid, ())", -2, ""),
-        ("print('ended with', in_child(signal.raise_signal, (signal.SIGINT,)))", 0, "ended with 1\n"),
+        ("threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start(); run.in_child(os.getpid, ())", "interrupted"),
+        ("print('ended with', run.in_child(signal.raise_signal, (signal.SIGINT,)))", "ended with 1"),
     ],
     ids=["grid", "run"],
 )
-def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(lines, code, said):
+def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(line, said, tmp_path):
     """It leaves no traceback of the import, and a run still hears a Ctrl-C of its own."""
-    # What a shell starts in the background ignores Ctrl-C, and so would what it starts.
-    heard = "import os, signal, threading\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
-    script = f"{heard}\nfrom lmctr.studies.grids.run import in_child\n{lines}"
-    words = {"capture_output": True, "text": True, "start_new_session": True}
-    done = subprocess.run([sys.executable, "-c", script], **words)  # not a fork of this process's group
-    assert (done.returncode, done.stdout) == (code, said)
-    assert "__import__(modname)" not in done.stderr
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1.5)\nprint('imported', flush=True)")
+    done = warm.run("-c", IMPORTING.format(line), folder=tmp_path, own_group=True)
+    assert set(done.out.splitlines()) == {"imported", said}
+    assert "__import__(modname)" not in done.err
 
 
 def test_a_disk_that_is_full_leaves_no_empty_word_of_a_failure(tmp_path, monkeypatch):

@@ -59,10 +59,10 @@ import lmctr
 from lmctr.runs.training import Training
 
 make = dist.init_process_group
-dist.init_process_group = lambda *args, **more: make(*args, **{**more, "timeout": datetime.timedelta(seconds=3)})
+dist.init_process_group = lambda *args, **more: make(*args, **{**more, "timeout": datetime.timedelta(seconds=2)})
 prepare = Training._prepare
 def slowly(self):
-    time.sleep(6)  # twice as long as a collective may take
+    time.sleep(4)  # twice as long as a collective may take
     prepare(self)
 Training._prepare = slowly
 wrong, right, folder = sys.argv[1:]

@@ -76,11 +76,12 @@ def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
     ("qwen2", "right", {"layers": 2, "max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
 ])  # fmt: skip
 def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
-    """Of batches of other elements, compiled once; logits, gradients and both poolings."""
+    """Of batches of other elements, compiled once; logits, gradients and both poolings. Gradients are compiled too for one type of each kind."""
     torch._dynamo.reset()
+    backend = "aot_eager" if values.get("layers") == 2 else "eager"
     values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
     model = model_of(backbone, **values).double()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
     for seed, pooling in ((0, "all"), (1, "all"), (1, model.poolings[-1])):
         batch = {**split_batch(model.config, side, seed=seed, extra=2), "labels": LABELS, "pooling": pooling}
         results = []
