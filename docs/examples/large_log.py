@@ -1,10 +1,11 @@
 """A log larger than you would like to hold in memory.
 
 Events are written to a folder of Parquet files as a warehouse leaves them, read and checked once, and kept as memory-mapped arrays of 14 bytes per
-event, on which DIN trains and predicts. The resident memory of this process is printed after each step; mapped files count among it, though the
-system may take their pages back at any time. As it stands it takes seconds; `docs/scaling.md` has what 50 million events take:
+event, on which DIN trains and predicts; where a set of statistics is named, it reads those of each sample too. The resident memory of this process is
+printed after each step; mapped files count among it, though the system may take their pages back at any time. As it stands it takes seconds; `docs/scaling.md` has what 50 million events take:
 
     python docs/examples/large_log.py FOLDER 50000000
+    python docs/examples/large_log.py FOLDER 25000000 full
 """
 
 import sys
@@ -55,7 +56,7 @@ def write(folder: Path, events: int, parts: int = 50) -> int:
     return users
 
 
-def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
+def main(folder: str, events: int = 40_000, steps: int = 60, statistics: str | list[str] = ()) -> dict:
     """Prepares a log in `folder`, trains on it, predicts rows; gives the AUC, logits, and memory and seconds by step."""
     root, steps_done, start = Path(folder), {}, time.perf_counter()
 
@@ -74,6 +75,7 @@ def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
         "data": {
             "name": str(root / "log"),
             "item_features": ["topic"],
+            "statistics": statistics or [],
             "max_history_length": EVENTS_PER_USER,
             "max_eval_samples": max(events // 100, 2_000),
             "baselines": False,  # they count every statistic of the whole log
@@ -100,7 +102,7 @@ def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        main(sys.argv[1], int(sys.argv[2]), 1_000)
+        main(sys.argv[1], int(sys.argv[2]), 1_000, *sys.argv[3:])
     else:
         with tempfile.TemporaryDirectory() as scratch:
             print("test AUC", main(scratch)["auc"])
