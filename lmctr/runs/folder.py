@@ -34,6 +34,7 @@ from typing import Any
 
 from lmctr import __version__
 from lmctr.models.families import ITEM_STATISTICS, families, family_of, side_files
+from lmctr.runs.find import GROUPS
 from lmctr.runs.recipe import compare_recipes, with_epochs
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
@@ -41,6 +42,7 @@ from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml,
 from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.suggest import did_you_mean
+from lmctr.utils.values import show
 
 logger = logging.getLogger(__name__)
 
@@ -262,6 +264,11 @@ class RunFolder:
         value = read_yaml(self.path / RECIPE) if self.started else None
         if not isinstance(value, dict | None):
             raise ValueError(f"{self.path / RECIPE} must hold a YAML mapping, got {type(value).__name__}")
+        for group in GROUPS:
+            if value is not None and not isinstance(value.get(group, {}), dict):
+                raise ValueError(
+                    f"{self.path / RECIPE}: group {group} must be a mapping of keys to values, got {show(value[group])}"
+                )
         return None if value is None else with_epochs(value)
 
     # ---- a model --------------------------------------------------------------------------------------------------

@@ -213,13 +213,16 @@ def elsewhere_keys(kind: type[InputKind]) -> dict[str, str]:
 
 def with_epochs(groups: Mapping[str, Any]) -> dict[str, Any]:
     """The groups of a resolved recipe, with `training.epochs` where the family has no stages; run folders of before say `stage2_epochs`."""
-    training = dict(groups.get("training") or {})
-    name = (groups.get("model") or {}).get("family", DEFAULT_FAMILY)
-    known = {row.model_type for row in families()}
-    if "stage2_epochs" in training and name in known and not input_class(name).has_stages:
-        training = {"epochs": training.pop("stage2_epochs"), **training}
-        if training.get("stage1_epochs") == 0:
-            del training["stage1_epochs"]
+    training, model = groups.get("training"), groups.get("model")
+    if not isinstance(training, Mapping) or not isinstance(model, Mapping) or "stage2_epochs" not in training:
+        return dict(groups)
+    name = model.get("family", DEFAULT_FAMILY)
+    if name not in [row.model_type for row in families()] or input_class(name).has_stages:
+        return dict(groups)
+    training = {"epochs": training["stage2_epochs"], **training}
+    del training["stage2_epochs"]
+    if training.get("stage1_epochs") == 0:
+        del training["stage1_epochs"]
     return {**groups, "training": training}
 
 

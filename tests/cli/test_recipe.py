@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from lmctr.cli.main import split_overrides
-from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml
+from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml, with_epochs
 from lmctr.utils.resources import find_resource, list_resources
 
 MINIMAL = """
@@ -291,6 +291,8 @@ def test_recipes_that_are_kept_say_epochs_where_there_are_no_stages(write, tmp_p
     del before["training"]["epochs"]
     assert compare_recipes(before, recipe.resolved()) == []
     assert load_recipe(write(MINIMAL)).resolved()["training"]["stage2_epochs"] == 1
+    for damaged in ({"training": 5, "model": {"family": "dnn"}}, {"training": {"stage2_epochs": 1}, "model": [1]}, {}):
+        assert with_epochs(damaged) == damaged  # whoever reads it says what is wrong
 
 
 def test_either_name_of_epochs_takes_the_place_of_that_of_the_base(write, tmp_path):

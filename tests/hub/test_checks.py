@@ -386,3 +386,12 @@ def test_weighted_metrics_need_the_weights(kept, run_dir):
     else:
         with pytest.raises(ValueError, match="come from different evaluations"):
             validate_run(run_dir)
+
+
+@pytest.mark.parametrize("group", ["data", "model", "training"])
+def test_a_damaged_group_of_a_kept_recipe_is_told(run_dir, capsys, group):
+    (run_dir / "recipe.yaml").write_text(f"{group}: 5\n")
+    told = f"recipe.yaml: group {group} must be a mapping of keys to values, got 5 (a whole number)"
+    for words in (["card", str(run_dir)], ["report", str(run_dir), "--no-plots"]):
+        assert main(words) == 2
+        assert told in capsys.readouterr().err

@@ -146,6 +146,12 @@ def test_fields_that_interact(tmp_path):
     query, key = np.unravel_index(int(matrix.argmax()), matrix.shape)
     names = [field["name"] for field in fields]
     assert rows_of(seen)[0] == (f"{names[query]} reads {names[key]}", f"{matrix.max():.3f}")
+    widths = [float(width) for width in re.findall(r"height:0.8em;width:([0-9.]+)%", seen)]
+    weights = np.sort(matrix.detach().numpy().ravel())[::-1]
+    expected = 100 * (weights - weights[-1]) / (weights[0] - weights[-1])  # the modulations are all near 1
+    np.testing.assert_allclose(widths, expected[: len(widths)], atol=0.06)
+    assert f"From {weights[-1]:.3f}, the palest, to {weights[0]:.3f}." in seen
+    assert f"Bars begin at the least of all pairs, {weights[-1]:.3f}." in seen
     assert "<b>" not in ranking + seen
     plain = lmctr.FATForCTR(lmctr.FATConfig(**processor.model_config_values(), **size, use_pair_modulation=False))
     served = ServedModel(str(save(tmp_path / "plain", plain, processor, processor(rows[:2]))))

@@ -44,4 +44,4 @@ def heat_map(title: str, names: Sequence[str], matrix: np.ndarray, says: str = "
             cells.append(f'<td title="{words}" style="{style}"></td>')
         lines.append(f'<tr><th style="font-weight:normal;text-align:right">{escape(name)}</th>{"".join(cells)}</tr>')
     table = f'<table style="font-size:80%;border-collapse:collapse">{"".join(lines)}</table>'
-    return f"<h3>{escape(title)}</h3>{note(says) if says else ''}{table}"
+    return f'<h3>{escape(title)}</h3>{note(says) if says else ""}<div style="overflow-x:auto">{table}</div>'

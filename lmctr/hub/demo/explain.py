@@ -44,8 +44,14 @@ def _fields(model: torch.nn.Module) -> str:
         found = field_interactions(model)
     except ValueError as error:  # a model without modulation
         return note(str(error))
-    rows = [(f"{row['query']} reads {row['key']}", row["weight"], f"{row['weight']:.3f}") for row in found.table()]
-    says = "What the model has learned for all rows: the modulation of attention from field to field, mean over heads and layers."
+    low, high = float(found.matrix().min()), float(found.matrix().max())
+    rows = [
+        (f"{row['query']} reads {row['key']}", row["weight"] - low, f"{row['weight']:.3f}") for row in found.table()
+    ]
+    says = (
+        "What the model has learned for all rows: the modulation of attention from field to field, mean over heads and layers. Bars begin at "
+        f"the least of all pairs, {low:.3f}."
+    )
     top = bars("Strongest field interactions", rows[:_MOST], says)
     if len(found.field_names) > _MOST_FIELDS:
         return top
@@ -53,7 +59,7 @@ def _fields(model: torch.nn.Module) -> str:
         "Field interactions",
         found.field_names,
         found.matrix(),
-        "Row: the field that reads; column: the one that is read.",
+        f"Row: the field that reads; column: the one that is read. From {low:.3f}, the palest, to {high:.3f}.",
     )
 
 

@@ -50,7 +50,7 @@ def demo(options: DemoOptions) -> int:
     if options.space is not None:
         count = write_space(options.run, options.space, options.users)
         print(
-            f"wrote {options.space} with {count} requests to begin with; look at it with: python {Path(options.space) / 'app.py'}"
+            f"wrote {options.space} with {count} request{'s' * (count != 1)} to begin with; look at it with: python {Path(options.space) / 'app.py'}"
         )
         print(f"push it with: hf upload USER/NAME {options.space} . --repo-type space")
         return 0
