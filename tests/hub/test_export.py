@@ -23,8 +23,7 @@ from text_tokenizers import wordpiece
 from tiny_models import BACKBONES, DECODERS, ENCODERS, batch_of, sink_config
 
 KEYS = ("input_ids", "attention_mask", "sink_buckets")
-COPIES = ("xlm-roberta", "camembert")  # of RoBERTa's code, in transformers
-OTHERS = [name for name in (*ENCODERS, *DECODERS) if name not in (*BACKBONES, *COPIES)]
+OTHERS = [name for name in (*ENCODERS, *DECODERS) if name not in BACKBONES]
 
 
 class Processor:
