@@ -189,8 +189,7 @@ def _taken(values: Mapping[str, np.ndarray], seen: np.ndarray | slice) -> dict[s
 
 def log_signals(log: Any, wanted: Sequence[Statistic], prior: Prior, label: np.ndarray | None = None) -> Signals:
     """The signals of a log's events that these statistics need; nothing is read of the log where they need none."""
-    needed = bases_left(wanted) or any(row.aggregation in ("taste", "expected") for row in wanted)
-    return Signals.of(EventRows.of_log(log, label), log.catalogue, wanted, prior) if needed else Signals()
+    return Signals.of(EventRows.of_log(log, label), log.catalogue, wanted, prior) if bases_left(wanted) else Signals()
 
 
 def counted(
@@ -211,55 +210,57 @@ def counted(
     for side in SIDES:
         places = [place for place, row in enumerate(wanted) if (row.family == "item") == (side == "item")]
         own = [wanted[place] for place in places]
+        columns = dict.fromkeys(row.column for row in own if row.column)
+        categories = {column: category_values(log.catalogue, column) for column in columns}
+        years = described_numbers(log.catalogue, own).get("year")
         for asked, seen in key_parts(np.asarray(getattr(log, side)), events) if own else ():
             rows, around, found = EventRows.of_log(log, label, seen), context, _found(seen, events[asked])
             if context is not None and any(row.family == "context" for row in own) and not isinstance(seen, slice):
                 around = context.take(seen)
-            values = sample_statistics(rows, signals.take(seen), log.catalogue, own, prior, found, around)
-            yield asked, places, values
+            part = signals.take(seen)
+            yield asked, places, _sample_statistics(rows, side, part, own, prior, found, categories, years, around)
 
 
-def sample_statistics(
+def _sample_statistics(
     rows: EventRows,
+    side: str,
     signals: Signals,
-    catalogue: pa.Table,
     wanted: Sequence[Statistic],
     prior: Prior,
     asked: np.ndarray,
-    context: pa.Table | None = None,
+    categories: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str | int]]],
+    years: np.ndarray | None,
+    context: pa.Table | None,
 ) -> np.ndarray:
-    """(S, F) float64 statistics of some rows (S,); `signals` and `context` have a row for each of `rows`."""
-    asked = np.asarray(asked, dtype=np.int64)
+    """(S, F) float64 statistics of some rows (S,), all of items or none; `signals` and `context` have a row for each of `rows`, `categories` what
+    `category_values` gives of each column."""
     result, place = np.empty((len(asked), len(wanted))), {row.name: number for number, row in enumerate(wanted)}
-    for side in SIDES:
-        own = [row for row in wanted if row.family == side]
-        tastes = [row for row in wanted if row.aggregation == "taste"] if side == "user" else []
-        if own or tastes:
-            keyed = rows.keyed(getattr(rows, side))
-            keyed.asked = asked
-        if own:
-            state = key_states(keyed, signals.of_side(side, rows), own)
-        for row in own:
-            result[:, place[row.name]] = finish(row, state, prior)
-        for row in tastes:
-            left, number = (
-                signals.left[row.signal],
-                prior.standardised(number_key(row), signals.numbers[number_key(row)]),
-            )
-            sums = keyed.sums(np.stack([np.nan_to_num(left) * number, ~np.isnan(left) * number**2]))
-            result[:, place[row.name]] = taste(sums, number[asked])
-    for column in dict.fromkeys(row.column for row in wanted if row.column):
+    of_side = signals.of_side(side, rows)
+    own = [row for row in wanted if row.family == side]
+    tastes = [row for row in wanted if row.aggregation == "taste"]
+    if own or tastes:
+        keyed = rows.keyed(getattr(rows, side))
+        keyed.asked = asked
+    if own:
+        state = key_states(keyed, of_side, own)
+    for row in own:
+        result[:, place[row.name]] = finish(row, state, prior)
+    for row in tastes:
+        left, key = signals.left[row.signal], number_key(row)
+        number = prior.standardised(key, signals.numbers[key])
+        sums = keyed.sums(np.stack([np.nan_to_num(left) * number, ~np.isnan(left) * number**2]))
+        result[:, place[row.name]] = taste(sums, number[asked])
+    for column, (codes, lengths, known) in categories.items():
         own = [row for row in wanted if row.column == column]
-        codes, lengths, known = category_values(catalogue, column)
         event, pair_codes = cross_pairs(rows.item, codes, lengths)
         real = None if rows.real is None else rows.real[event]
         keyed = KeyedRows(rows.user[event] * max(len(known), 1) + pair_codes, rows.time[event], real)
         own_lengths = lengths[rows.item]
         keyed.asked = ragged_arange(offsets_from_lengths(own_lengths)[asked], own_lengths[asked])
-        state = key_states(keyed, _taken(signals.of_side("user", rows), event), own)
+        state = key_states(keyed, _taken(of_side, event), own)
         for row in own:
             result[:, place[row.name]] = reduce_pairs(finish(row, state, prior), own_lengths[asked], row.reduce)
-    years, moments = described_numbers(catalogue, wanted).get("year"), {}
+    moments: dict[str, tuple[list, np.ndarray]] = {}
     for row in wanted:
         values = result[:, place[row.name]]
         if row.aggregation == "expected":
@@ -311,9 +312,7 @@ def side_rows(wanted: Sequence[Statistic], side: str) -> list[Statistic]:
 
 def bases_left(wanted: Sequence[Statistic]) -> list[str]:
     """The signals whose residuals these statistics aggregate."""
-    signals = {row.signal for side in ("user", "item") for row in side_rows(wanted, side)} | {
-        row.signal for row in wanted
-    }
+    signals = {row.signal for side in SIDES for row in side_rows(wanted, side)} | {row.signal for row in wanted}
     return [base for base, residual in RESIDUALS.items() if residual in signals]
 
 
