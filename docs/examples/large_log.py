@@ -2,10 +2,11 @@
 
 Events are written to a folder of Parquet files as a warehouse leaves them, read and checked once, and kept as memory-mapped arrays of 14 bytes per
 event, on which DIN trains and predicts; where a set of statistics is named, it reads those of each sample too. The resident memory of this process is
-printed after each step; mapped files count among it, though the system may take their pages back at any time. As it stands it takes seconds; `docs/scaling.md` has what 50 million events take:
+printed after each step; mapped files count among it, though the system may take their pages back at any time. As it stands it takes seconds;
+`docs/scaling.md` has what 50 million events take, without statistics and with them:
 
     python docs/examples/large_log.py FOLDER 50000000
-    python docs/examples/large_log.py FOLDER 25000000 full
+    python docs/examples/large_log.py FOLDER 50000000 full
 """
 
 import sys
