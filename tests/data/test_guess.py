@@ -302,6 +302,18 @@ def test_items_file_with_another_key_and_gaps(tmp_path):
     assert log.num_items == 30
 
 
+def test_ids_that_an_items_file_shares_are_the_items(tmp_path):
+    """Under no name that says so, and beside another column of more values; a column of that file that does not tell its rows apart is none."""
+    rng = np.random.default_rng(3)
+    places, towns = rng.integers(0, 40, ROWS), rng.integers(0, 60, ROWS)
+    columns = table(item_id=None, page=rng.integers(0, 120, ROWS), place=places, town=towns)
+    venues = {"place": list(range(40)), "town": [n % 20 for n in range(40)]}
+    guess, log = guessed(tmp_path / "e.csv", columns, items=write(tmp_path / "i.csv", venues))
+    (item,) = (entry for entry in guess.guesses if entry.role == "item")
+    assert (item.column, item.sure, log.num_items) == ("place", True, 40)
+    assert guess_log(write(tmp_path / "e.csv", columns)).schema["columns"]["item"] == "page"
+
+
 def test_questions_where_it_is_not_sure(tmp_path):
     columns = table(click=None, user_id=None, who=table()["user_id"], action=["view", "tap"] * 200)
     asked = []

@@ -164,6 +164,13 @@ class _LogGuesser(Guesser):
         named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
+        beside = getattr(self.found, f"{role}s")
+        ids = [name for name, count in beside.distinct.items() if count == beside.table.num_rows] if beside else []
+        shared = [name for name in met if name in ids]
+        if len(shared) == 1:
+            return self._take(
+                role, shared[0], f"as in {beside.path}; {self.events.distinct[shared[0]]:,} different ones"
+            )
         other = self.events.named("user" if role == "item" else "item")
         repeated = [name for name in met if name not in other]
         if not repeated:
