@@ -106,7 +106,7 @@ def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
     text = text_run(
         tmp_path / "text", "bert", num_behaviors=2, model={"max_sinks": 2}, text_config={"num_hidden_layers": 1}
     )
-    events = event_run(tmp_path / "events", with_statistics=True)
+    events = event_run(tmp_path / "events", "din", with_statistics=True)
     for run in (impressions, text, events):
         assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run
         assert (run / "graph" / "model.pt2").is_file()
