@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import is_number
+from lmctr.utils.arrow import is_list, is_number, is_text
 from lmctr.utils.suggest import did_you_mean
 
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
@@ -205,25 +205,18 @@ def statistic(name: str) -> Statistic:
     )
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if _is_list(kind) or pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _holds_text(kind: pa.DataType) -> bool:
+    return is_text(kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind)
 
 
 def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
     """Columns whose values are categories of items, by the rule of `MAX_CATEGORIES`, `genres` first."""
-    found = (
-        ["genres"] if "genres" in catalogue.column_names and _is_list(catalogue.schema.field("genres").type) else []
-    )
+    found = ["genres"] if "genres" in catalogue.column_names and is_list(catalogue.schema.field("genres").type) else []
     for field in catalogue.schema:
-        if field.name in ("item_id", *found) or not _is_text(field.type):
+        if field.name in ("item_id", *found) or not _holds_text(field.type):
             continue
         column = catalogue[field.name]
-        values = pc.list_flatten(column) if _is_list(field.type) else column.drop_null()
+        values = pc.list_flatten(column) if is_list(field.type) else column.drop_null()
         count = len(pc.unique(values))
         if 2 <= count <= min(MAX_CATEGORIES, (len(column) - column.null_count) / 5):
             found.append(field.name)
@@ -245,7 +238,7 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
         name = "genre"
     if name not in catalogue.column_names or not (
-        _is_text(catalogue.schema.field(name).type) or _is_list(catalogue.schema.field(name).type)
+        _holds_text(catalogue.schema.field(name).type) or is_list(catalogue.schema.field(name).type)
     ):
         raise ValueError(
             f"data.statistics counts by the catalogue column {name!r}, which is absent or holds no texts;"
@@ -253,7 +246,7 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
             f"{', '.join(category_columns(catalogue)) or 'none'}"
         )
     column = catalogue[name].combine_chunks()
-    if _is_list(column.type):
+    if is_list(column.type):
         lengths = np.array(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
         values = column.flatten()
     else:
@@ -352,7 +345,7 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
             some = list(STATISTIC_SETS[name])
             if name == "full":
                 for column in columns[columns[:1] == ("genres",) :]:
-                    several = _is_list(catalogue.schema.field(column).type)
+                    several = is_list(catalogue.schema.field(column).type)
                     some += [f"{column}_{end}" for end in _CROSS if several or end.endswith("mean")]
                 some += [
                     f"{what}_taste_{column}" for column in number_columns(catalogue) for what in ("rate", "value")

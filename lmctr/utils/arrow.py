@@ -1,8 +1,9 @@
-"""Types of Arrow columns."""
+"""Types of Arrow columns, and columns in plain types."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -13,3 +14,18 @@ def is_text(kind: pa.DataType) -> bool:
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of this type are whole or floating numbers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists of any length."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def decoded(values: pa.Array) -> pa.Array:
+    """A column as its values, also where it is codes of a dictionary."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def without_empty(texts: pa.Array) -> pa.Array:
+    """Texts with missing values for the empty ones, as which a text file writes them."""
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from lmctr.utils.suggest import unknown_key_message
 
@@ -200,12 +200,13 @@ def without_numpy(value: Any) -> Any:
 
 
 def _is_of(hint: Any, value: Any) -> bool:
+    adapter = _adapter(hint)
+    if not adapter.pydantic_complete:  # a dataclass that pydantic cannot read
+        return isinstance(value, typing.get_args(hint) or hint)
     try:
-        _adapter(hint).validate_python(value)
+        adapter.validate_python(value)
     except ValidationError:
         return False
-    except PydanticUserError:  # a dataclass that pydantic cannot read
-        return isinstance(value, typing.get_args(hint) or hint)
     return True
 
 

@@ -103,6 +103,7 @@ def test_micro_batches_give_the_gradient_of_the_batch():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_the_peak_is_that_of_the_measured_process():
     """A process of its own, whose peak is not the one of the process that starts it."""
     held = np.ones(10**8 + 5 * 10**7)  # 1.2 GB

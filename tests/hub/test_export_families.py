@@ -22,6 +22,7 @@ sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("models", "se
 import sequence_tester
 from retrieval_tester import FIELDS as OF_IMPRESSIONS
 from served_runs import event_request, event_run, impression_run, text_run
+from small_families import SMALL
 from tabular_inputs import FIELDS as OF_TABLES
 
 OF_SEQUENCES = {
@@ -31,24 +32,8 @@ OF_SEQUENCES = {
     "num_statistics": 2,
 }
 VALUES = {"tabular": OF_TABLES, "sequence": OF_SEQUENCES, "impressions": OF_IMPRESSIONS}
-SMALL = {
-    "dnn": {"hidden_units": [8]},
-    "deepfm": {"hidden_units": [8]},
-    "xdeepfm": {"hidden_units": [8], "cin_units": [6]},
-    "autoint": {"num_hidden_layers": 1},
-    "dcnv2": {"hidden_units": [8]},
-    "hiformer": {"num_hidden_layers": 1},
-    "fat": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_bases": 4, "meta_dim": 8},
-    "rank_mixer": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-    "rank_elastor": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
-    "din": {"embedding_dim": 8},
-    "twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
-    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
-    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1},
-    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
-    "hstu next": {"hidden_size": 16, "num_hidden_layers": 1, "time_of": "next"},
-}
+SEARCHED = {"num_selected": 5}
+MORE = {"twin": SEARCHED, "dlrm_twin": SEARCHED, "hstu next": {**SMALL["hstu"], "time_of": "next"}}
 FAST = ("deepfm", "fat")
 NAMES = [*(family.model_type for family in families() if family.input != "text"), "hstu next"]
 ALL = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
@@ -64,7 +49,8 @@ class Processor:
 def model_of(name):
     family = family_of(name.split()[0])
     torch.manual_seed(0)
-    model = family.load("ForCTR")(family.load("Config")(**(VALUES[family.input] | SMALL.get(name, {}))))
+    values = VALUES[family.input] | SMALL.get(name, {}) | MORE.get(name, {})
+    model = family.load("ForCTR")(family.load("Config")(**values))
     with torch.no_grad():  # so that logits differ visibly, and what starts at zero counts
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -120,7 +106,7 @@ def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
     text = text_run(
         tmp_path / "text", "bert", num_behaviors=2, model={"max_sinks": 2}, text_config={"num_hidden_layers": 1}
     )
-    events = event_run(tmp_path / "events", with_statistics=True)
+    events = event_run(tmp_path / "events", "din", with_statistics=True)
     for run in (impressions, text, events):
         assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run
         assert (run / "graph" / "model.pt2").is_file()

@@ -11,6 +11,7 @@ import torch
 import yaml
 from hub_server import HubServer
 from safetensors.torch import load_file
+from small_families import SMALL
 from test_publish import client
 
 import lmctr
@@ -23,14 +24,6 @@ from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
 
 SEQUENCE = [family.model_type for family in families("sequence")]
-SMALL = {
-    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
-    "din": {"embedding_dim": 8},
-    "twin": {"hidden_size": 8, "num_attention_heads": 2},
-    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2},
-    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2},
-    "hstu": {"hidden_size": 16},
-}
 FAST = ["astro", "hstu"]
 ALL = [family if family in FAST else pytest.param(family, marks=pytest.mark.slow) for family in SEQUENCE]
 

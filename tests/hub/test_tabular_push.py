@@ -9,6 +9,7 @@ import torch
 import yaml
 from hub_server import HubServer
 from safetensors.torch import load_file
+from small_families import SMALL
 from test_publish import client
 
 import lmctr
@@ -20,21 +21,6 @@ from lmctr.models.families import families
 from lmctr.runs.folder import open_run
 
 TABULAR = [family.model_type for family in families("tabular")]
-
-# What makes a family small; its other keys keep their defaults.
-SMALL = {
-    "dnn": {"hidden_units": [8]},
-    "ffm": {},
-    "deepfm": {"hidden_units": [8]},
-    "xdeepfm": {"hidden_units": [8], "cin_units": [6]},
-    "autoint": {"num_hidden_layers": 1},
-    "dcnv2": {"hidden_units": [8]},
-    "wukong": {},
-    "hiformer": {"num_hidden_layers": 1},
-    "fat": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_bases": 4, "meta_dim": 8},
-    "rank_mixer": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-    "rank_elastor": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-}
 
 LOAD = """
 import json, sys

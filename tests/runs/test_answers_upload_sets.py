@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import small_families
 
 import lmctr
 from lmctr.cli.main import main
@@ -47,14 +48,7 @@ SMALL = {  # what makes a family small; other keys keep their defaults
         "num_sink_buckets": 8,
         "sink_embedding_dim": 8,
     },
-    "fat": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_bases": 4, "meta_dim": 8},
-    "rank_mixer": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-    "rank_elastor": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
-    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
-    "twin": {"hidden_size": 8, "num_attention_heads": 2},
-    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2},
-    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2},
-    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
+    **small_families.SMALL,
 }
 
 

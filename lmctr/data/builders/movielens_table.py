@@ -14,6 +14,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.utils.arrow import is_list, is_text
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .movielens import load_movielens
@@ -160,13 +161,13 @@ def _described(log: InteractionLog) -> Iterator[tuple[pa.Table, np.ndarray]]:
 def _field_type(values: pa.ChunkedArray, name: str) -> str | None:
     """The type of field that a column is; None for one that is no field."""
     kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_list(kind):
         return "multi_value"
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "numeric"
     if pa.types.is_integer(kind):
         return "categorical" if name == "year" or pc.count_distinct(values).as_py() <= _MOST_CODES else "numeric"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         distinct, known = pc.count_distinct(values).as_py(), len(values) - values.null_count
         return "categorical" if distinct <= max(50, known / 2) else None
     return "categorical" if pa.types.is_boolean(kind) else None

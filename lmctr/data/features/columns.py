@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import place
-from lmctr.utils.arrow import is_text
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
 from lmctr.utils.suggest import first_listed
@@ -248,27 +248,19 @@ def parse_time(value: str | None, time_format: str) -> int | None:
 
 def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
     """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing."""
+    array = decoded(array)
     kind = array.type
     if pa.types.is_null(kind):
         return np.full(len(array), np.nan)
-    if pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-        kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        text = pc.utf8_trim_whitespace(array)
-        text = pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+    if is_text(kind):
+        text = without_empty(pc.utf8_trim_whitespace(array))
         try:
             array = text.cast(pa.float64())
         except pa.ArrowInvalid:
             array = pa.array([_number(value) for value in text.to_pylist()], pa.float64())
         bad = pc.and_(pc.is_null(array), pc.is_valid(text)).to_numpy(zero_copy_only=False)
         rows.refuse(bad, text, column, "are no numbers", "Declare the field as categorical if it has names.")
-    elif not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    elif not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)):
         raise ValueError(f"{place(rows.source, column)}: values of type {kind} are no numbers.")
     values = _filled(array.cast(pa.float64(), safe=False), np.nan)
     rows.refuse(
@@ -286,25 +278,22 @@ def _number(value: str | None) -> float | None:
 
 def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray]:
     """A list column as its flat values and the (N,) int64 length of each row's list."""
+    array = decoded(array)
     kind, name = array.type, field.source_column
     if pa.types.is_null(kind):
         return pa.array([], pa.string()), np.zeros(len(array), dtype=np.int64)
-    if pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-        kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         if field.separator is None:
             raise ValueError(
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
                 "set separator, or pass lists."
             )
         # an empty list, not one of an empty text
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
-        array = pc.split_pattern(array, field.separator)
+        array = pc.split_pattern(without_empty(array), field.separator)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_type))
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    elif not is_list(kind):
         raise ValueError(
             f"{place(rows.source, name)}: the values are {kind}; the {field.type} field {field.name!r} takes lists, or text with "
             "a separator."

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.times import iso_times
-from lmctr.utils.arrow import is_text
+from lmctr.utils.arrow import decoded, is_text
 from lmctr.utils.rows import MAX_SECONDS
 
 from .columns import Rows, numbers, parse_time
@@ -28,8 +28,7 @@ def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.nd
     Raises:
         ValueError: a missing value; what is no time; numbers beyond the year 9999.
     """
-    array, per_second = rows.column(column), TIME_UNITS.get(time_format, 1)
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    array, per_second = decoded(rows.column(column)), TIME_UNITS.get(time_format, 1)
     if is_text(array.type) and per_second == 1 and time_format is None:
         array = _of_texts(array, column, rows)
     kind = array.type

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 
 __all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
 
@@ -132,9 +132,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
-        values = table[name].combine_chunks()
-        if pa.types.is_dictionary(values.type):  # categories of pandas
-            values = values.dictionary_decode()
+        values = decoded(table[name].combine_chunks())  # of categories of pandas
         if pa.types.is_decimal(values.type):
             values = values.cast(pa.float64())
         if is_text(values.type):
@@ -176,7 +174,7 @@ def _missing_words(path: Path, delimiter: str | None, names: list[str]) -> set[s
 
 
 def _holds_objects(kind: pa.DataType) -> bool:
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    while is_list(kind):
         kind = kind.value_type
     return pa.types.is_struct(kind) or pa.types.is_map(kind)
 

@@ -46,7 +46,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.reading import ID, check_columns, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -293,13 +293,11 @@ _COMPARE = {
 
 
 def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
-    array = columns.as_arrow(values, spec.column, source)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = decoded(columns.as_arrow(values, spec.column, source))
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    elif pa.types.is_string(array.type):  # a text file writes a missing value as an empty one
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
+    elif pa.types.is_string(array.type):
+        array = without_empty(array)
     missing, place = columns.nulls(array), columns.place(source, spec.column)
     if spec.missing == "error":
         hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
@@ -353,10 +351,9 @@ def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
 def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
     if name is None:
         return None
-    array = columns.as_arrow(table[name], name, source)
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if is_text(array.type):  # a text file writes a missing value as an empty one
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
+    array = decoded(columns.as_arrow(table[name], name, source))
+    if is_text(array.type):
+        array = without_empty(array)
     return columns.text_numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
 
@@ -378,12 +375,12 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
         known = None if names is None else ("unknown", *names)
         codes, known = columns.to_codes(array, spec.column, source, known, np.int8)
         return codes, ("unknown", *known[1:])
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    array = decoded(array)
     if not is_text(array.type):
         raise ValueError(
             f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."
         )
-    array = pc.fill_null(pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array), "unknown")
+    array = pc.fill_null(without_empty(array), "unknown")
     if names is None:
         names = sorted(set(pc.unique(array).to_pylist()) - {"unknown"})
     return columns.to_codes(array, spec.column, source, ("unknown", *names), np.int8)
@@ -425,17 +422,14 @@ def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, i
         raise ValueError(
             f"{source}: a column may not be called {key!r}, the name of the ids; rename it in the schema."
         )
-    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
-    return pa.table({key: ids} | _described(table, parts, source))
+    return pa.table({key: decoded(ids)} | _described(table, parts, source))
 
 
 def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str) -> dict[str, pa.Array]:
     """The columns of a schema's `columns` or `context` by their names, in the types and lists that it states."""
     result = {}
     for name, part in parts.items():
-        values = table[part.column].combine_chunks()
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
+        values = decoded(table[part.column].combine_chunks())
         kind = _kind_of(part)
         if kind is not None:
             try:

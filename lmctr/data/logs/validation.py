@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
-from lmctr.utils.arrow import is_number
+from lmctr.utils.arrow import is_list, is_number
 from lmctr.utils.rows import check_kind
 
 from .log import InteractionLog
@@ -225,7 +225,7 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
 
 def _value_codes(column: pa.ChunkedArray) -> np.ndarray:
     """(E,) a number of each value, -1 where there is none."""
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if is_list(column.type):
         column = pc.binary_join(column.cast(pa.list_(pa.string())), "\x1f")
     codes = column.combine_chunks().dictionary_encode().indices
     return codes.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -26,6 +26,7 @@ from lmctr.data.features.canonical import neutral_text
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.arrow import is_list
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_list, plain_id, whole_seconds
@@ -663,7 +664,7 @@ def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Arra
     if name not in table.column_names:
         raise ValueError(unknown_key_message(name, table.column_names, f"{argument} (columns of {where})"))
     column = table[name].combine_chunks()
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if is_list(column.type):
         return pc.binary_join(column.cast(pa.list_(pa.string())), "|")
     return column.cast(pa.string())
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs.columns import nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
-from lmctr.utils.arrow import is_text
+from lmctr.utils.arrow import is_text, without_empty
 from lmctr.utils.values import Values, read_values
 
 from .source import Piece
@@ -73,7 +72,7 @@ def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
     for name in {*rules} & {*table.schema.names}:
         words, rule = rows.column(name), rules[name]
         if is_text(words.type) and "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):
-            words = pc.if_else(pc.equal(words, ""), pa.scalar(None, words.type), words)  # of a text file: no word
+            words = without_empty(words)
         held = follows(words, rule, place(rows.source, name)).cast(pa.float64())
         table = table.set_column(table.schema.get_field_index(name), name, held)
     return table

@@ -53,6 +53,7 @@ from lmctr.data.schemas import (
     refuse_other_schema,
     short_for,
 )
+from lmctr.utils.arrow import is_list
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -233,7 +234,7 @@ def default_fields(schema: pa.Schema, special: Collection[str] = ()) -> list[dic
     fields = []
     for column in schema:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        if is_list(kind) or pa.types.is_fixed_size_list(kind):
             type_ = "sequence"
         else:
             type_ = "numeric" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else "categorical"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lmctr.utils.arrow import is_list
 from lmctr.utils.files import read_yaml
 from lmctr.utils.outside import check_text
 from lmctr.utils.resources import find_resource
@@ -121,7 +122,7 @@ class ItemTemplate:
 
 def _plain_values(values: pa.ChunkedArray, column: str) -> list[Any]:
     kind = values.type
-    inside = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+    inside = kind.value_type if is_list(kind) else kind
     if pa.types.is_struct(inside) or pa.types.is_map(inside):
         raise ValueError(
             f"the catalogue's column {column!r} holds objects ({kind}), of which a text would hold the names of their entries only; give the "
