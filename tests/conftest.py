@@ -63,9 +63,6 @@ def _remember():
     packages = sys.modules.get("accelerate.utils.imports")
     if packages is not None:  # at each step
         packages._is_package_available = functools.cache(packages._is_package_available)
-    shapes = sys.modules.get("torch.fx.experimental.symbolic_shapes")
-    if shapes is not None:  # each of a graph's tens of thousands of operations on sizes is ready to be written down
-        shapes.ShapeEnv._create_fx_call_function = shapes.ShapeEnv._create_fx_call_function.__wrapped__
     sequences = sys.modules.get("lmctr.runs.inputs.sequence")
     if sequences is not None:  # a fourth of the rows whose operations are counted when a training ends
         sequences._COST_ROWS = 8

@@ -72,12 +72,12 @@ def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
 
 
 @pytest.mark.parametrize(("backbone", "side", "values"), [
-    ("bert", "right", {"max_elements": None, "sink_signal": ["recency", "feedback"]}), ("roberta", "left", {"sink_kind": "cls"}),
+    ("bert", "right", {"layers": 2, "max_elements": None, "sink_signal": ["recency", "feedback"]}), ("roberta", "left", {"sink_kind": "cls"}),
     ("qwen2", "right", {"max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
 ])  # fmt: skip
 def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
     """Of batches of other elements, compiled once; logits, gradients and both poolings. Gradients are compiled too for one type of each kind.
-    One layer: what is between layers of a kind is compiled above, and in the same way."""
+    One type has a layer below and one above; of what is between layers of a kind the test above has one more."""
     torch._dynamo.reset()
     backend = "aot_eager" if "sink_signal" in values or "max_sinks" in values else "eager"
     values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
