@@ -191,6 +191,12 @@ def load_recipe(
     given = groups["training"]
     checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}
+    if checked["stage1_epochs"] > 0 and (not kind.has_stages or model.get("sink_kind") == "none"):
+        reason = "model.sink_kind is 'none'" if kind.has_stages else f"the family {family} has none"
+        raise RecipeError(
+            f"{where('training.stage1_epochs')}: training.stage1_epochs is {checked['stage1_epochs']}, in which the sinks are pooled only, but {reason}; "
+            "accepted: 0"
+        )
     return Recipe(data=data, model=model, training={**kind.training_defaults, **training}, source=source)
 
 

@@ -316,6 +316,13 @@ def test_wrong_epochs(write):
     )
     with pytest.raises(RecipeError, match=message):
         load_recipe(write(MINIMAL), [("training.epochs", "1")])
+    path = write(f"{TABULAR}training: {{stage1_epochs: 1}}\n")
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(path)
+    message = (
+        "training.stage1_epochs is 1, in which the sinks are pooled only, but the family dnn has none; accepted: 0"
+    )
+    assert str(refused.value) == f"{path}: {message}"
 
 
 @pytest.mark.parametrize(
