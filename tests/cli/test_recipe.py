@@ -162,6 +162,10 @@ def test_missing_recipe_offers_the_nearest(tmp_path, monkeypatch):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(RecipeError, match="is a folder"):
         load_recipe(tmp_path)
+    with pytest.raises(ValueError, match=r"the name of a recipe has at most 200 characters, got 300: 'aaaa"):
+        load_recipe("a" * 300)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_recipe(tmp_path / ("a" * 300))
 
 
 @pytest.mark.parametrize(
