@@ -389,3 +389,29 @@ def test_many_brackets_are_not_deep(tmp_path):
     path.write_text(json.dumps({"x": [[number] for number in range(9000)]}) + "\n")
     (rows,) = stream_file(path)
     assert len(rows.table["x"][0]) == 9000
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({40: {"c": "u"}}, r", column 'c': .*changed from number to string in row 40"),
+        (
+            {39: {"b": 5}, 40: {"c": "u"}},
+            r": column 'c': the values have no common type \(row \d\d: \d\d.0; row 40: 'u'\)",
+        ),
+        ({39: {"b": 5}, 40: [5]}, r": row 40 is \[5\], expected an object of columns"),
+        (
+            {39: {"b": 5}, 40: {"b": "\ud800"}},
+            r": column 'b': half of a surrogate pair, which is no text \(row 40: '\\ud800'\)",
+        ),
+    ],
+)
+def test_rows_of_mixed_json_lines_are_counted_through_the_file(tmp_path, changes, told):
+    """Beside a column that may hold several types, another may be wrong; blocks after the first."""
+    rows = [{"b": f"x{place}", "c": float(place)} for place in range(1, 61)]
+    for place, change in changes.items():
+        rows[place - 1] = rows[place - 1] | change if isinstance(change, dict) else change
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=f"rows.jsonl{told}"):
+        list(stream_file(path, {"b": "text", "c": "number"}, block_size=200))

@@ -299,7 +299,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                     name for name, kind in (columns or {}).items() if kind == "text" and name in table.column_names
                 ]
                 other = [name for name in found if _reads_otherwise(table[name])]
-                table = _json_texts(table, block, other) if other else table
+                table = _json_texts(table, block, other, done + 1) if other else table
             except pa.ArrowInvalid as error:
                 table = _json_of_mixed(path, error, block, columns, done)
             if columns is not None:
@@ -321,11 +321,11 @@ def _reads_otherwise(column: pa.ChunkedArray) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_floating(kind)
 
 
-def _json_texts(table: pa.Table, block: bytes, names: Sequence[str]) -> pa.Table:
-    """The table with some columns as the values stand in the file."""
+def _json_texts(table: pa.Table, block: bytes, names: Sequence[str], first: int) -> pa.Table:
+    """The table, whose first row has the number `first`, with some columns as the values stand in the file."""
     rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
     for name in names:
-        values = array_of([row.get(name) for row in rows], name, "text")
+        values = array_of([row.get(name) for row in rows], name, "text", first)
         table = table.set_column(table.column_names.index(name), name, values)
     return table
 
@@ -343,10 +343,16 @@ def _json_of_mixed(
         raise refused from None
     try:
         rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
-        names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
-        return pa.table({name: array_of([row.get(name) for row in rows], name, columns[name]) for name in names})
-    except (ValueError, AttributeError):
+    except ValueError:
         raise refused from None
+    for number, row in enumerate(rows, done + 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{path}: row {number} is {row!r:.60}, expected an object of columns.")
+    names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
+    try:
+        return pa.table({n: array_of([row.get(n) for row in rows], n, columns[n], done + 1) for n in names})
+    except ValueError as own:
+        raise ValueError(f"{path}: {own}") from None
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
