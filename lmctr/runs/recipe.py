@@ -236,7 +236,6 @@ def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any], apart_fro
     """Differences between two resolved recipes, one line each: `training.learning_rate: 0.001 before, 0.01 now`. apart_from: keys, with
     their groups, that may differ."""
     lines = []
-    before, now = with_epochs(before), with_epochs(now)
     for group in GROUPS:
         old, new = before.get(group, {}), now.get(group, {})
         for key in [*old, *(key for key in new if key not in old)]:
