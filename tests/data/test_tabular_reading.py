@@ -415,3 +415,50 @@ def test_rows_of_mixed_json_lines_are_counted_through_the_file(tmp_path, changes
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=f"rows.jsonl{told}"):
         list(stream_file(path, {"b": "text", "c": "number"}, block_size=200))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
+def test_lines_of_any_end_and_names_over_two_lines(tmp_path, start, end):
+    path = tmp_path / "rows.csv"
+    lines = ['"i\nd",x', '1,"2"', '"a\nb",3', ""]
+    path.write_text(start + end.join(lines), newline="")
+    for size in (1 << 20, 20 if "\n" in end else 1 << 20):
+        blocks = stream_file(path, {"i\nd": "text", "x": "number"}, block_size=size)
+        found = [row for block in blocks for row in block.table.to_pylist()]
+        assert found == [{"i\nd": "1", "x": 2.0}, {"i\nd": "a\nb", "x": 3.0}]
+    path.write_text(start + end.join([*lines[:2], "1,x"]), newline="")
+    with pytest.raises(
+        ValueError, match=r"rows.csv, column 'x': row 2 is no number, as the values before it are \('x'\)"
+    ):
+        list(stream_file(path, {"x": "number"}))
+
+
+def test_what_breaks_off_or_is_of_another_type_names_its_file(tmp_path):
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b"id,x\n1,2\n" * 100)[:-20])
+    with pytest.raises(ValueError, match=r"rows.csv.gz: cannot be read: Truncated"):
+        list(stream_file(path))
+    path = tmp_path / "rows.csv"
+    path.write_text("\ufeff")
+    with pytest.raises(ValueError, match=r"rows.csv: the file is empty"):
+        list(stream_file(path, delimiter=","))
+    path.write_text("id,x\n" + "1,true\n" * 30 + "2,5\n")
+    with pytest.raises(ValueError, match=r"column 'x': row 31 is no bool, as the values before it are \('5'\)"):
+        list(stream_file(path, {"x": "number"}, block_size=40))
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_a_number_with_underscores_is_none(count):
+    """As in a CSV column of numbers; Python takes it for one."""
+    processor = TabularFeatureProcessor([{"name": "x", "type": "numeric"}], label=None).fit([{"x": 1.0}, {"x": 2.0}])
+    with pytest.raises(ValueError, match="column 'x': 1 values are no numbers"):
+        processor([{"x": "2"}] * (count - 1) + [{"x": "1_0"}])
+
+
+@pytest.mark.filterwarnings("error")
+def test_floats_of_sixteen_bits_are_values():
+    table = pa.table({"x": pa.array(np.array([0.1, 2.0] * 3, dtype=np.float16))})
+    processor = TabularFeatureProcessor([{"name": "x", "type": "categorical"}], label=None).fit(table)
+    assert processor([{"x": "0.1"}, {"x": 2}])["input_ids"].tolist() == processor(table[:2])["input_ids"].tolist()
+    assert processor([{"x": np.float16(2)}])["input_ids"].item() == processor([{"x": 2}])["input_ids"].item()

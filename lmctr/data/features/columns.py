@@ -279,7 +279,7 @@ def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
 
 def _number(value: str | None) -> float | None:
     try:
-        return None if value is None else float(value)
+        return None if value is None or "_" in value else float(value)  # Python's 1_000 is nobody else's number
     except ValueError:
         return None
 
