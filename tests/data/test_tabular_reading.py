@@ -15,6 +15,8 @@ import pytest
 import warm
 
 from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
+from lmctr.data.features.columns import Rows
+from lmctr.data.features.times import seconds_of
 from lmctr.data.tables.reading import block_size_for, stream_file
 from lmctr.data.tables.source import SplitRule, file_piece, rows_of
 
@@ -462,3 +464,19 @@ def test_floats_of_sixteen_bits_are_values():
     processor = TabularFeatureProcessor([{"name": "x", "type": "categorical"}], label=None).fit(table)
     assert processor([{"x": "0.1"}, {"x": 2}])["input_ids"].tolist() == processor(table[:2])["input_ids"].tolist()
     assert processor([{"x": np.float16(2)}])["input_ids"].item() == processor([{"x": 2}])["input_ids"].item()
+
+
+def test_the_zone_of_a_time_in_a_format_counts():
+    given = ["01/02/2024 01:30 +0200", "31/01/2024 18:30 -0500", "31/01/2024 23:30 +0000"]
+    seconds = seconds_of(Rows(pa.table({"t": given})), "t", "%d/%m/%Y %H:%M %z")
+    assert seconds.tolist() == [1706743800] * 3
+    field = {
+        "name": "hour",
+        "column": "t",
+        "type": "categorical",
+        "extract": "hour",
+        "time_format": "%d/%m/%Y %H:%M %z",
+    }
+    processor = TabularFeatureProcessor([field], label=None).fit(pa.table({"t": given}))
+    for rows in ([{"t": text} for text in given], pa.table({"t": given})):  # few rows, and columns
+        assert len(set(processor(rows)["input_ids"].flatten().tolist())) == 1
