@@ -46,6 +46,11 @@ def told(error: Exception) -> str:
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
         return f"{path}: may not be written ({error.strerror}); name another place by --output, or --output-dir where a run is trained"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        name = str(error.filename)
+        return (
+            f"{name[:50]!r}...: no path; its {len(name):,} characters, or one part's, are more than the system takes"
+        )
     hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
     return f"{error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import re
 from typing import Any
 
 from lmctr.runs.words import meant_key
@@ -30,6 +31,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any):
         super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **settings})
+        # argparse's own knows no exponents
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
         namespace, unknown = super().parse_known_args(args, namespace)

@@ -29,13 +29,13 @@ user's features where the run has such. Several tasks: "logits" and "probabiliti
     {"history": [{"item": 318, "behavior": "like", "scenario": "home", "time": 1700000000}],
      "candidates": [296, {"item": 47, "scenario": "search"}], "scenario": "home", "time": 1700100000}
 
-Impressions (retrieval). A user and its ads with the columns of their fields (null: missing); the answer has "scores" in the order of
-the ads:
+Impressions (retrieval). A user and its ads with all columns of their fields (null: missing; others are ignored, as in tables); the
+answer has "scores" in the order of the ads:
 
     {"user": {"region": "north", "clicked_ads": ["7"]}, "ads": [{"ad_id": "7", "clicks": 12}, {"ad_id": "9", "clicks": 0}]}
 
-Tables (the tabular families). A file of raw rows (CSV, TSV, .gz of them, Parquet, JSON lines; - for JSON lines) with the columns that the
-processor reads; the answer has "row" (1 is the first), "logit" and "probability":
+Tables (the tabular families). A file of raw rows (CSV, TSV, .gz of them, Parquet, JSON lines; - for JSON lines) with all columns that
+the processor reads; the answer has "row" (1 is the first), "logit" and "probability":
 
     lmctr predict RUN --input rows.csv --output scores.parquet --id-column ad_id
 """

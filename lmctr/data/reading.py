@@ -327,8 +327,11 @@ def read_delimited(
 
 
 def _head_of(path: Path) -> str:
-    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
-        return stream.read(1 << 16).decode("utf-8", errors="replace")
+    try:
+        with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
+            return stream.read(1 << 16).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from None
 
 
 def delimiter_of(path: Path) -> str:
@@ -354,6 +357,9 @@ def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path)
         return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+    except pa.ArrowInvalid as error:
+        said = f"cannot be read as delimited text: {printable(error)}"
+        raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
 
 
 def _plain(names: list[str]) -> list[str]:

@@ -204,7 +204,7 @@ def check_group(runs: Sequence[RunPredictions]) -> None:
             )
         by_seed[run.seed] = run
     for run in runs[1:]:
-        _check_same_samples(runs[0], run)
+        check_same_samples(runs[0], run)
 
 
 def differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
@@ -255,7 +255,7 @@ def compare_groups(
     """
     check_group(runs)
     check_group(others)
-    _check_same_samples(runs[0], others[0])
+    check_same_samples(runs[0], others[0])
     first, second = {run.seed: run for run in runs}, {run.seed: run for run in others}
     if first.keys() != second.keys():
         raise ValueError(
@@ -308,7 +308,12 @@ def _bootstraps(
     return tests
 
 
-def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
+def check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
+    """Check that the numbers of two runs can be set side by side.
+
+    Raises:
+        ValueError: events, users, items, times, labels or weights that differ, or metrics that are counted otherwise.
+    """
     differ = f"{run.path} and {other.path} were not scored on the same samples"
     if (run.ranking is None) != (other.ranking is None):
         ranked, single = (run, other) if other.ranking is None else (other, run)

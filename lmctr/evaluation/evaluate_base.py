@@ -112,7 +112,8 @@ class MetricModule(evaluate.Metric):
 
 
 def _combined(caller: Any) -> list[evaluate.EvaluationModule]:
-    """The modules of what calls, where that is an `evaluate.combine`."""
+    """The modules of what calls, where that is an `evaluate.combine`: it tells a module nothing of the others, and calls it as anybody does, so
+    that only the frame of its call names them."""
     return caller.evaluation_modules if isinstance(caller, evaluate.CombinedEvaluations) else []
 
 

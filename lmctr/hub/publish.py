@@ -41,6 +41,7 @@ class PushResult:
         deleted: files of an earlier push that this model does not have (such as shards), deleted by the same commit.
         url: address of the commit; None for a dry run.
         commit: its hash; None for a dry run.
+        is_new: whether that commit is this push's own; False where the repository held all as it is, and none was made.
     """
 
     repo_id: str
@@ -53,6 +54,7 @@ class PushResult:
     deleted: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
+    is_new: bool = True
 
 
 def run_push(options: PushOptions) -> int:
@@ -74,8 +76,13 @@ def run_push(options: PushOptions) -> int:
         print(f"ok: {line}")
     if not result.card_written:
         print("kept: README.md, which was edited by hand (--force replaces it)")
-    verb = "would upload" if options.dry_run else "uploaded"
-    print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
+    if result.is_new:
+        verb = "would upload" if options.dry_run else "uploaded"
+        print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
+    else:
+        print(
+            f"nothing to upload: {result.repo_id} holds the {len(result.files)} files as they are: {', '.join(result.files)}"
+        )
     if result.vocabularies:
         most = [f"{name} ({count:,})" for name, count in result.vocabularies.items()]
         print(f"with them the values of these fields as they stand in the data: {first_of(most)}")
@@ -161,7 +168,8 @@ def push_run(
     if revision is not None and revision != "main":
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
-    there = ask_hub(what, lambda: api.list_repo_files(repo_id, revision=revision))
+    before = ask_hub(what, lambda: api.model_info(repo_id, revision=revision))
+    there = [file.rfilename for file in before.siblings]
     stale = tuple(sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in names))
     contents: dict[str, bytes | Path] = {path.as_posix(): folder.path / path for path in files} | changed
     if not card_written:
@@ -182,7 +190,8 @@ def push_run(
                 revision=revision,
             ),
         )
-    return replace(result, card_written=card_written, deleted=stale, url=commit.commit_url, commit=commit.oid)
+    made = {"url": commit.commit_url, "commit": commit.oid, "is_new": commit.oid != before.sha}
+    return replace(result, card_written=card_written, deleted=stale, **made)
 
 
 def _check_repo_id(repo_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,8 @@ def hub_name(name: str | Path, revision: str | None = None) -> HubName | None:
     _refuse_address(text)
     is_meant = text.startswith(_PREFIX)
     repo_id, at, asked = text.removeprefix(_PREFIX).partition("@")
-    is_here = not isinstance(name, str) or Path(text).exists() or not _is_repo_id(repo_id)
+    # unlike Path's methods, os.path takes a name that is too long for one that is not there
+    is_here = not isinstance(name, str) or os.path.exists(text) or not _is_repo_id(repo_id)
     if not is_meant and (is_here or (Path(text).parent.is_dir() and not Path(repo_id).exists())):
         found = None
     elif not _is_repo_id(repo_id):

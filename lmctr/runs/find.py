@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lmctr.utils.resources import find_resource
@@ -23,7 +24,7 @@ def is_data_file(name: str | Path) -> bool:
 def find_recipe(name: str | Path) -> Path:
     """A recipe's path: an existing file as given, else a recipe that ships with lmctr."""
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's methods, takes a name that is too long for one that is not there
         raise RecipeError(f"{name} is a folder; a recipe is a YAML file (a run folder holds recipe.yaml)")
     if is_data_file(name):
         raise RecipeError(
@@ -31,7 +32,7 @@ def find_recipe(name: str | Path) -> Path:
             f"lmctr train deepfm/synthetic --data.name {name}; or lmctr train {name} --model deepfm, which makes a recipe for it; or "
             f"lmctr init {name}, which writes some"
         )
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     if path.is_absolute():
         raise FileNotFoundError(f"recipe file {name} does not exist")

@@ -22,6 +22,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 import shutil
 import struct
@@ -415,13 +416,13 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
         ValueError: the run is not finished; a broken file, such as truncated weights.
     """
     run = RunFolder(Path(path))
-    if not run.path.is_dir():
+    if not os.path.isdir(run.path):  # which takes a name that is too long for one that is not there
         more = "; a model of the Hub is named USER/NAME, or hf://USER/NAME where there is a folder USER here"
         if state != "model":
             more = ", with its metrics, scores and checkpoints; a model of the Hub comes without them"
         near = [entry.name for entry in run.path.parent.glob("*") if entry.is_dir()]
         raise FileNotFoundError(
-            f"run folder {str(path)!r} {'is a file' if run.path.exists() else 'does not exist'}; give the folder that `lmctr train` "
+            f"run folder {str(path)!r} {'is a file' if os.path.exists(run.path) else 'does not exist'}; give the folder that `lmctr train` "
             f"wrote{more}.{did_you_mean(run.path.name, near)}"
         )
     if state == "model":

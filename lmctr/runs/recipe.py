@@ -191,6 +191,12 @@ def load_recipe(
     given = groups["training"]
     checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}
+    if checked["stage1_epochs"] > 0 and (not kind.has_stages or model.get("sink_kind") == "none"):
+        reason = "model.sink_kind is 'none'" if kind.has_stages else f"the family {family} has none"
+        raise RecipeError(
+            f"{where('training.stage1_epochs')}: training.stage1_epochs is {checked['stage1_epochs']}, in which the sinks are pooled only, but {reason}; "
+            "accepted: 0"
+        )
     return Recipe(data=data, model=model, training={**kind.training_defaults, **training}, source=source)
 
 
@@ -230,7 +236,6 @@ def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any], apart_fro
     """Differences between two resolved recipes, one line each: `training.learning_rate: 0.001 before, 0.01 now`. apart_from: keys, with
     their groups, that may differ."""
     lines = []
-    before, now = with_epochs(before), with_epochs(now)
     for group in GROUPS:
         old, new = before.get(group, {}), now.get(group, {})
         for key in [*old, *(key for key in new if key not in old)]:

@@ -59,10 +59,16 @@ class CostCurve:
         """The largest measured FLOPs."""
         return float(np.exp(self.x[-1]))
 
+    def way(self, flops: float, size: Hashable = None) -> str:
+        """How the cost of a size with these FLOPs comes about: "measured", "interpolated", or beyond what was measured "extrapolated"."""
+        if size in self.measured:
+            return "measured"
+        inside = self.x[0] - 1e-9 <= np.log(flops) <= self.x[-1] + 1e-9
+        return "interpolated" if inside else "extrapolated"
+
     def covers(self, flops: float, size: Hashable = None) -> bool:
         """Whether there is a cost of a size with these FLOPs."""
-        inside = self.x[0] - 1e-9 <= np.log(flops) <= self.x[-1] + 1e-9
-        return self.extrapolate or bool(inside) or size in self.measured
+        return self.extrapolate or self.way(flops, size) != "extrapolated"
 
     def __call__(self, flops: float, size: Hashable = None) -> float:
         """The cost of a size with these FLOPs. ValueError: outside the measured range."""

@@ -113,7 +113,8 @@ class DesignResult:
 
     Args:
         best: the design of most gain with ROI >= minimal_roi; of equal gains the cheaper one. front: the Pareto front, by cost.
-        base: what gains and costs are relative to, None for absolute ones. num_candidates, num_feasible: in all, and under the constraint.
+        base: what gains and costs are relative to, None for absolute ones. num_candidates, num_feasible: in all, and under the constraint
+            (without the base, which has no return).
     """
 
     best: Design
@@ -176,8 +177,9 @@ def choose_design(
         reached = f"the highest ROI of a gain is {max(x.roi for x in gaining):.6g}" if gaining else "none has a gain"
         raise UnreachableReturnError(f"no candidate of {len(designs)} reaches ROI {minimal_roi:g}: {reached}")
     best = max(feasible, key=lambda design: (design.gain, -design.cost))
+    counted = sum(reference is None or design.sizes != reference.sizes for design in feasible)
     return DesignResult(
-        best, tuple(pareto_front(designs)), reference, minimal_roi, len(designs), len(feasible), tuple(designs)
+        best, tuple(pareto_front(designs)), reference, minimal_roi, len(designs), counted, tuple(designs)
     )
 
 

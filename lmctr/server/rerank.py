@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ def rerank_request(
 
     The query is the user. For models of histories: the id of a kept state (a text or a whole number), or an object with `history` and
     `time` (and `scenario`, `user`); without a `time` it is now, or the second after the last behaviour (`last_time` of a kept state).
-    For tables: an object of the columns that all documents share. For impressions: the user's columns. A client that sends
+    For tables: an object of the columns that all documents share, and may repeat. For impressions: the user's columns. A client that sends
     texts only gives the object as JSON text.
 
     Raises:
@@ -56,6 +57,9 @@ def rerank_request(
                 "request: query must be the id of a kept user, a text or a whole number, or an object (or its JSON text) with the user's "
                 f"history and the time; got {query!r:.80}"
             )
+        for key in query.keys() & {"candidates", *own}:
+            beside = "documents" if key == "candidates" else key
+            raise ValueError(f"request: query: {key!r}; the request has {beside!r} beside it; give it in one place")
         return own | {"time": _now(query, int(clock()), last_time)} | query | {"candidates": documents}
     if not isinstance(query, dict):
         raise ValueError(f"request: query must be an object (or its JSON text) with columns; this model reads {kind}")
@@ -63,9 +67,19 @@ def rerank_request(
         raise ValueError(f"request: documents must be objects with columns; this model reads {kind}")
     if kind == "impressions":
         return own | {"user": query, "ads": documents}
-    if not any(query.keys() & document.keys() for document in documents):
-        return own | {"shared": query, "candidates": documents}
-    return own | {"rows": [{**query, **document} for document in documents]}
+    return own | {"shared": query, "candidates": [_besides(query, *one) for one in enumerate(documents)]}
+
+
+def _besides(query: Mapping[str, Any], place: int, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns of a document that the query has not."""
+    both = query.keys() & document.keys()
+    for name in sorted(both):
+        ours, theirs = json.dumps(query[name]), json.dumps(document[name])
+        if ours != theirs:
+            raise ValueError(
+                f"request: documents[{place}]: the column {name!r} is {theirs:.80}, in the query {ours:.80}; give it in one place"
+            )
+    return {name: value for name, value in document.items() if name not in both} if both else document
 
 
 def _now(query: Mapping[str, Any], now: int, last_time: Callable[[str], float | None]) -> int:

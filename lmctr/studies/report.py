@@ -17,7 +17,7 @@ from jinja2 import Environment, StrictUndefined
 
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.analysis.plots_report import plot_calibration, plot_curves, plot_slices
-from lmctr.evaluation.comparison import RunPredictions, differing_keys, read_predictions
+from lmctr.evaluation.comparison import RunPredictions, check_same_samples, differing_keys, read_predictions
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
@@ -129,12 +129,16 @@ def build_report(
         _data(groups),
         _settings(groups, command),
     ]
-    datasets = dict.fromkeys(dataset_info(run.folder.data()).get("name", "a CTR log") for run in found)
-    families = dict.fromkeys(family_of(run.recipe["model"].get("family", "ctr_sink")).title for run in found)
+    families: dict[str, dict[str, None]] = {}
+    for run in found:
+        families.setdefault(_data_name(run), {})[family_of(run.recipe["model"].get("family", "ctr_sink")).title] = None
+    datasets: dict[frozenset[str], tuple[str, list[str]]] = {}
+    for name, own in families.items():
+        datasets.setdefault(frozenset(own), (", ".join(own), []))[1].append(name)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     return template.render(
-        title=f"{', '.join(families)} on {', '.join(datasets)}",
+        title="; ".join(f"{own} on {', '.join(names)}" for own, names in datasets.values()),
         subtitle=f"{len(found)} run{'s' * (len(found) > 1)}: {', '.join(run.name for run in found)}",
         verdicts=[f"{run.name}: {run.metrics['verdict']}" for run in found if run.metrics.get("verdict")],
         sections=[section for section in sections if section is not None],
@@ -161,8 +165,9 @@ def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
 
 
 def _results(groups: list[list[ReportedRun]]) -> PageSection:
-    parts = [part for part in ("test", "validation") if part in groups[0][0].metrics["split metrics"]]
-    section = PageSection("Results", [_RESULTS_NOTE])
+    measured = {part for group in groups for part in group[0].metrics["split metrics"]}
+    parts = [part for part in ("test", "validation") if part in measured]
+    section = PageSection("Results", [_RESULTS_NOTE, *_apart(groups)])
     for part in parts:
         own = [[run.metrics["split metrics"].get(part, {}) for run in group] for group in groups]
         keys = [key for key in METRIC_TITLES if any(key in values for group in own for values in group)]
@@ -178,7 +183,7 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
                 if all(measured):
                     rows.setdefault(tuple(_cells(measured, keys)), []).append(_group_name(group))
             for cells, names in rows.items():
-                of = f" of {', '.join(names)}" * (len(rows) > 1)
+                of = f" of {', '.join(names)}" * (len(names) < len(groups))
                 lines.append([f"baseline: {name.replace('_', ' ')}{of}", "", *cells])
         section.tables.append(Table(part, lines))
     bests: dict[float | None, list[str]] = {}
@@ -189,6 +194,37 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
             of = f" of {', '.join(names)}" * (len(bests) > 1)
             section.notes.append(f"The data{of} are generated; the best reachable test AUC is {best:.4f}.")
     return section
+
+
+def _apart(groups: list[list[ReportedRun]]) -> list[str]:
+    """A note about groups whose numbers are not of the same samples."""
+    alike: list[list[list[ReportedRun]]] = []
+    for group in groups:
+        own = next((own for own in alike if _are_alike(own[0][0], group[0])), None)
+        if own is None:
+            alike.append([group])
+        else:
+            own.append(group)
+    if len(alike) == 1:
+        return []
+    told = [f"{', '.join(map(_group_name, own))} (data {_data_name(own[0][0])})" for own in alike]
+    return [
+        f"Not measured on the same samples by the same metrics: {'; '.join(told)}. Compare numbers within each only."
+    ]
+
+
+def _are_alike(run: ReportedRun, other: ReportedRun) -> bool:
+    if run.scores is None or other.scores is None:
+        return _data_name(run) == _data_name(other)
+    try:
+        check_same_samples(run.scores, other.scores)
+    except ValueError:
+        return False
+    return True
+
+
+def _data_name(run: ReportedRun) -> str:
+    return dataset_info(run.folder.data()).get("name", "a CTR log")
 
 
 def _cells(values: Sequence[Mapping[str, float]], keys: Sequence[str]) -> list[str]:

@@ -12,7 +12,9 @@ QLoRA, where bitsandbytes is installed: the backbone is loaded quantised, everyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -105,7 +107,16 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
         modules_to_save=[name for name in model.peft_modules_to_save if name in present],
     )
-    return get_peft_model(model, config)
+    with _without_word_of_transformers():
+        return get_peft_model(model, config)
+
+
+@contextmanager
+def _without_word_of_transformers() -> Iterator[None]:
+    """PEFT asks transformers by a name that is to go; whoever trains can do nothing about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
 
 
 def check_adapters(model: nn.Module) -> None:
@@ -242,7 +253,8 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
             f"{'these were' if base == _RANDOM else 'give that base:'} {base}"
         )
     try:
-        loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
+        with _without_word_of_transformers():
+            loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"folder: the adapters in {folder} do not fit this model's backbone: {error}") from error
     return loaded if is_trainable else loaded.eval()

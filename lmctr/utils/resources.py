@@ -60,7 +60,7 @@ def find_resource(kind: str, name: str) -> Path:
         raise ValueError(f"the name of a {kind} resource stays inside its folder, got {str(name)!r}")
     if len(short) > _LONGEST_NAME:
         raise ValueError(
-            f"the name of a {kind} resource has at most {_LONGEST_NAME} signs, got {len(short)}: {short[:50]!r}..."
+            f"the name of a {_WORDS[kind]} has at most {_LONGEST_NAME} characters, got {len(short)}: {short[:50]!r}..."
         )
     for suffix in _SUFFIXES:
         path = root / f"{short}{suffix}"

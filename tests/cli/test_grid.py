@@ -284,16 +284,16 @@ def test_a_key_that_came_later_counts_with_its_default(finished, tmp_path):
 
 
 def test_a_failing_point_does_not_stop_the_others(tmp_path, capsys):
-    # Found only when the model is built: no sinks to pool in stage 1.
-    bad = {"name": "bad", "set": {"training.stage1_epochs": 1}}
+    # Found only when the model is built.
+    bad = {"name": "bad", "set": {"model.backbone.vocab_size": 10}}
     path = write_grid(tmp_path, points=[bad, GRID["points"][0]], seeds=[0], compare_to=None)
     assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 1
     printed = capsys.readouterr().out
-    assert "[1/2] bad seed 0: FAILED: stage1_epochs=1 pools the sinks only" in printed
+    assert "[1/2] bad seed 0: FAILED: model.backbone: vocab_size is 10, but the tokenizer has" in printed
     assert "[2/2] plain seed 0: test AUC 0." in printed
-    assert printed.splitlines()[-1].startswith("failed: bad seed 0: stage1_epochs=1")
+    assert printed.splitlines()[-1].startswith("failed: bad seed 0: model.backbone: vocab_size is 10, but")
     assert main(["grid", "report", str(path), "--output_dir", str(tmp_path / "runs")]) == 0
-    assert "- bad seed 0: failed: stage1_epochs=1 pools" in capsys.readouterr().out
+    assert "- bad seed 0: failed: model.backbone: vocab_size is 10, but" in capsys.readouterr().out
     # Nothing was trained, so the corrected point may use the folder.
     path = write_grid(tmp_path, points=[{"name": "bad"}], seeds=[0], compare_to=None)
     assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 0

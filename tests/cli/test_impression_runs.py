@@ -172,7 +172,7 @@ def test_predict_gives_the_stored_scores(cascade_run, tmp_path):
         ({"ads": []}, "line 2: ads must be a list of at least one object"),
         ({"user": None}, "line 2: user must be an object"),
         ({"adds": []}, "line 2: unknown key 'adds'"),
-        ({"ads": [{"ad_id": "1"}]}, "line 2: ad: no 'ad_c1', "),
+        ({"ads": [{"ad_id": "1"}]}, r"line 2: ads\[0\]: no 'ad_c1', "),
         ({"ads": "nan"}, r"line 2: ads: .*ad_n1.*ads\[0\]: 'many'"),
     ],
 )

@@ -30,6 +30,9 @@ def test_bad_input_is_one_line_and_code_2(capsys, tmp_path, monkeypatch):
     captured = capsys.readouterr()
     assert captured.err.startswith("error: recipe file ")
     assert captured.err.count("\n") == 1
+    for words in (["evaluate", "a" * 300], ["init", "a" * 300]):
+        assert main(words) == 2
+        assert "aaa'...: no path; its 3" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):

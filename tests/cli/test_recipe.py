@@ -162,6 +162,10 @@ def test_missing_recipe_offers_the_nearest(tmp_path, monkeypatch):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(RecipeError, match="is a folder"):
         load_recipe(tmp_path)
+    with pytest.raises(ValueError, match=r"the name of a recipe has at most 200 characters, got 300: 'aaaa"):
+        load_recipe("a" * 300)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_recipe(tmp_path / ("a" * 300))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +293,7 @@ def test_recipes_that_are_kept_say_epochs_where_there_are_no_stages(write, tmp_p
         "training": {"stage1_epochs": 0, "stage2_epochs": 2, **kept["training"]}
     }  # as they were once written
     del before["training"]["epochs"]
-    assert compare_recipes(before, recipe.resolved()) == []
+    assert compare_recipes(with_epochs(before), recipe.resolved()) == []
     assert load_recipe(write(MINIMAL)).resolved()["training"]["stage2_epochs"] == 1
     for damaged in ({"training": 5, "model": {"family": "dnn"}}, {"training": {"stage2_epochs": 1}, "model": [1]}, {}):
         assert with_epochs(damaged) == damaged  # whoever reads it says what is wrong
@@ -316,6 +320,13 @@ def test_wrong_epochs(write):
     )
     with pytest.raises(RecipeError, match=message):
         load_recipe(write(MINIMAL), [("training.epochs", "1")])
+    path = write(f"{TABULAR}training: {{stage1_epochs: 1}}\n")
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(path)
+    message = (
+        "training.stage1_epochs is 1, in which the sinks are pooled only, but the family dnn has none; accepted: 0"
+    )
+    assert str(refused.value) == f"{path}: {message}"
 
 
 @pytest.mark.parametrize(

@@ -339,11 +339,44 @@ def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, ca
         assert main(["scaling", "design", *map(str, words), "--minimal-roi", minimal]) == code
         text, written = capsys.readouterr().out, read(tmp_path / "out", "design.json")
         assert written["is_reached"] is (code == 0)
+        assert written["num_feasible"] == (code == 0)  # the size in use, whose return nobody asks for, is none of them
         assert ("is not reached by any design: the highest ROI of a gain is" in text) is (code == 3)
         assert ("the size in use stays" in text) is (code == 3)
         with open(tmp_path / "out" / "designs.csv") as rows:
             gains = [float(row["gain"]) / float(row["cost"]) for row in csv.DictReader(rows) if row["gain"] > "0.0"]
         assert written["highest_roi"] == pytest.approx(max(gains), rel=1e-3)
+
+
+def test_a_size_in_use_that_was_not_measured_is_told(law_file, tmp_path, capsys):
+    """Its cost is part of every difference."""
+    sizes = [(2000, 128, 128, 128, 128, 1), (60_000, 1024, 1024, 1024, 1024, 1)]
+    file = costs(tmp_path, sizes, lambda flops: flops / 1e6)
+    candidates = write_csv(tmp_path / "c.csv", [{"sizes": " ".join(map(str, size))} for size in sizes])
+    words = ["--fit", law_file, "--costs", file, "--candidates", candidates, "--minimal-roi", "-1e9"]
+    told = "cost of 2 sizes measured, of 0 interpolated in log FLOPs"
+    assert f"{told}\n" in run(capsys, "design", *words, "--absolute")
+    text = run(capsys, "design", *words, "--base", "3328-1024-256-256-256-1")
+    assert f"{told}; that of the size in use interpolated\n" in text
+    assert "the law is extrapolated for 1 sizes: it was fitted on" in text
+    text = run(capsys, "design", *words, "--base", "8-4-1", "--extrapolate")
+    assert f"{told}; that of the size in use extrapolated\n" in text
+    assert "the law is extrapolated for 1 sizes and the one in use: it was fitted on" in text
+
+
+def test_a_failed_command_leaves_no_folder(law_file, tmp_path, capsys):
+    bad = write_csv(tmp_path / "bad.csv", [{"flops": "many", "r": 1.0, "revenue": 2.0}])
+    out = tmp_path / "made" / "out"
+    for words in (
+        ["fit", bad, "--x", "flops", "--y", "r"],
+        ["fit", bad, "--x", "flops", "--x2", "revenue", "--y", "r"],
+        ["revenue", bad],
+        ["sumi", "no_such_log"],
+        ["design", "--fit", law_file, "--costs", bad, "--absolute", "--minimal-roi", "1"],
+    ):
+        error_of(capsys, "scaling", *words, "--output", out, "--no-plots")
+        assert not out.parent.exists()
+    words = ["scaling", "fit", bad, "--x", "revenue", "--y", "r", "--output", bad / "out"]
+    assert f"--output {bad}/out: {bad} is a file; give a folder" in error_of(capsys, *words)
 
 
 def test_a_metric_worth_nothing_leaves_only_what_saves(law_file, tmp_path, capsys):

@@ -5,6 +5,7 @@ import io
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -125,6 +126,37 @@ def test_predict_scores_raw_rows_as_the_run_did(table_run, test_rows, tmp_path, 
     stored = pq.read_table(table_run / "predictions" / "test.parquet")["logit"].to_numpy()
     np.testing.assert_allclose(logits, stored, atol=1e-5)
     np.testing.assert_allclose([float(a["probability"]) for a in answers], 1 / (1 + np.exp(-logits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ids", "copied"),
+    [
+        (["7", "", "9007199254740993"], [7, None, 9007199254740993]),
+        (["007", "18446744073709551615", "a"], ["007", "18446744073709551615", "a"]),
+        (["1.50", "NA", "true"], ["1.50", "NA", "true"]),
+    ],
+)
+def test_a_copied_column_stays_as_it_is(table_run, test_rows, tmp_path, ids, copied):
+    rows = [{"own": own, **row} for own, row in zip(ids, test_rows)]
+    path, target = write_csv(tmp_path / "rows.csv", rows), tmp_path / "out.jsonl"
+    words = ["predict", str(table_run), "--output", str(target), "--id-column", "own"]
+    assert main([*words, "--input", str(path)]) == 0
+    assert [json.loads(line)["own"] for line in target.read_text().splitlines()] == copied
+    table = pa.Table.from_pylist([{**row, "own": own.encode()} for own, row in zip(ids, test_rows)])
+    pq.write_table(table, tmp_path / "rows.parquet")  # as Hive writes texts
+    assert main([*words, "--input", str(tmp_path / "rows.parquet")]) == 0
+    assert [json.loads(line)["own"] for line in target.read_text().splitlines()] == ids
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = path.rename(tmp_path / "rows.jsonl")
+    assert main([*words, "--input", str(path)]) == 0
+    assert [json.loads(line)["own"] for line in target.read_text().splitlines()] == ids
+
+
+def test_a_copied_column_is_none_of_the_outputs_own(table_run, test_rows, tmp_path, capsys):
+    for name in ("row", "logit", "probability", "error"):
+        path = write_csv(tmp_path / "rows.csv", [{name: "9", **row} for row in test_rows[:2]])
+        error = error_of(capsys, "predict", table_run, "--input", path, "--id-column", name)
+        assert f"--id-column {name}: the output has a column of this name itself" in error
 
 
 def test_predict_reads_standard_input(table_run, test_rows, monkeypatch, capsys):

@@ -258,7 +258,10 @@ def test_overwrite_deletes_all_that_a_run_wrote(tiny_run, tmp_path):
         ),
         (["--model.backbone.model_type", "bart2"], "unknown model_type 'bart2'"),
         (["--model.backbone.vocab_size", "10"], "vocab_size is 10, but the tokenizer has"),
-        (["--model.sink_kind", "none"], 'stage1_epochs=1 pools the sinks only, but sink_kind="none"'),
+        (
+            ["--model.sink_kind", "none"],
+            "training.stage1_epochs is 1, in which the sinks are pooled only, but model.sink_kind is 'none'; accepted: 0",
+        ),
         (["--data.max_length", "500"], "data.max_length is 500, but the backbone has positions for 128 tokens"),
         (["--data.options.num_userz", "5"], "did you mean 'num_users'"),
         (["--data.name", "movilens"], "Did you mean 'movielens'"),

@@ -27,6 +27,7 @@ from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
+from lmctr.evaluation.metrics import auc
 
 START = 1_500_000_000
 FIELDS = [{"name": name, "type": "categorical"} for name in ("user", "item", "site")]
@@ -428,6 +429,7 @@ def test_rank_auc_against_pairs():
     scores, labels = rng.integers(0, 9, 60), rng.integers(0, 2, 60)
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
     assert rank_auc(scores, labels) == pytest.approx(np.mean(pairs))
+    assert rank_auc(scores, labels) == pytest.approx(auc(labels, scores), abs=1e-15)
     assert np.isnan(rank_auc(scores, np.zeros(60)))
 
 

@@ -15,6 +15,8 @@ import pytest
 import warm
 
 from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
+from lmctr.data.features.columns import Rows
+from lmctr.data.features.times import seconds_of
 from lmctr.data.tables.reading import block_size_for, stream_file
 from lmctr.data.tables.source import SplitRule, file_piece, rows_of
 
@@ -389,3 +391,92 @@ def test_many_brackets_are_not_deep(tmp_path):
     path.write_text(json.dumps({"x": [[number] for number in range(9000)]}) + "\n")
     (rows,) = stream_file(path)
     assert len(rows.table["x"][0]) == 9000
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({40: {"c": "u"}}, r", column 'c': .*changed from number to string in row 40"),
+        (
+            {39: {"b": 5}, 40: {"c": "u"}},
+            r": column 'c': the values have no common type \(row \d\d: \d\d.0; row 40: 'u'\)",
+        ),
+        ({39: {"b": 5}, 40: [5]}, r": row 40 is \[5\], expected an object of columns"),
+        (
+            {39: {"b": 5}, 40: {"b": "\ud800"}},
+            r": column 'b': half of a surrogate pair, which is no text \(row 40: '\\ud800'\)",
+        ),
+    ],
+)
+def test_rows_of_mixed_json_lines_are_counted_through_the_file(tmp_path, changes, told):
+    """Beside a column that may hold several types, another may be wrong; blocks after the first."""
+    rows = [{"b": f"x{place}", "c": float(place)} for place in range(1, 61)]
+    for place, change in changes.items():
+        rows[place - 1] = rows[place - 1] | change if isinstance(change, dict) else change
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=f"rows.jsonl{told}"):
+        list(stream_file(path, {"b": "text", "c": "number"}, block_size=200))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
+def test_lines_of_any_end_and_names_over_two_lines(tmp_path, start, end):
+    path = tmp_path / "rows.csv"
+    lines = ['"i\nd",x', '1,"2"', '"a\nb",3', ""]
+    path.write_text(start + end.join(lines), newline="")
+    for size in (1 << 20, 20 if "\n" in end else 1 << 20):
+        blocks = stream_file(path, {"i\nd": "text", "x": "number"}, block_size=size)
+        found = [row for block in blocks for row in block.table.to_pylist()]
+        assert found == [{"i\nd": "1", "x": 2.0}, {"i\nd": "a\nb", "x": 3.0}]
+    path.write_text(start + end.join([*lines[:2], "1,x"]), newline="")
+    with pytest.raises(
+        ValueError, match=r"rows.csv, column 'x': row 2 is no number, as the values before it are \('x'\)"
+    ):
+        list(stream_file(path, {"x": "number"}))
+
+
+def test_what_breaks_off_or_is_of_another_type_names_its_file(tmp_path):
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b"id,x\n1,2\n" * 100)[:-20])
+    with pytest.raises(ValueError, match=r"rows.csv.gz: cannot be read: Truncated"):
+        list(stream_file(path))
+    path = tmp_path / "rows.csv"
+    path.write_text("\ufeff")
+    with pytest.raises(ValueError, match=r"rows.csv: the file is empty"):
+        list(stream_file(path, delimiter=","))
+    path.write_text("id,x\n" + "1,true\n" * 30 + "2,5\n")
+    with pytest.raises(ValueError, match=r"column 'x': row 31 is no bool, as the values before it are \('5'\)"):
+        list(stream_file(path, {"x": "number"}, block_size=40))
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_a_number_with_underscores_is_none(count):
+    """As in a CSV column of numbers; Python takes it for one."""
+    processor = TabularFeatureProcessor([{"name": "x", "type": "numeric"}], label=None).fit([{"x": 1.0}, {"x": 2.0}])
+    with pytest.raises(ValueError, match="column 'x': 1 values are no numbers"):
+        processor([{"x": "2"}] * (count - 1) + [{"x": "1_0"}])
+
+
+@pytest.mark.filterwarnings("error")
+def test_floats_of_sixteen_bits_are_values():
+    table = pa.table({"x": pa.array(np.array([0.1, 2.0] * 3, dtype=np.float16))})
+    processor = TabularFeatureProcessor([{"name": "x", "type": "categorical"}], label=None).fit(table)
+    assert processor([{"x": "0.1"}, {"x": 2}])["input_ids"].tolist() == processor(table[:2])["input_ids"].tolist()
+    assert processor([{"x": np.float16(2)}])["input_ids"].item() == processor([{"x": 2}])["input_ids"].item()
+
+
+def test_the_zone_of_a_time_in_a_format_counts():
+    given = ["01/02/2024 01:30 +0200", "31/01/2024 18:30 -0500", "31/01/2024 23:30 +0000"]
+    seconds = seconds_of(Rows(pa.table({"t": given})), "t", "%d/%m/%Y %H:%M %z")
+    assert seconds.tolist() == [1706743800] * 3
+    field = {
+        "name": "hour",
+        "column": "t",
+        "type": "categorical",
+        "extract": "hour",
+        "time_format": "%d/%m/%Y %H:%M %z",
+    }
+    processor = TabularFeatureProcessor([field], label=None).fit(pa.table({"t": given}))
+    for rows in ([{"t": text} for text in given], pa.table({"t": given})):  # few rows, and columns
+        assert len(set(processor(rows)["input_ids"].flatten().tolist())) == 1

@@ -189,17 +189,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def preupload(self, repo_id, revision):
         repo = self.repo(repo_id)
-        if repo is None or self.commit_of(repo, revision) is None:
+        if repo is None or (commit := self.commit_of(repo, revision)) is None:
             return None
         answer = [
             {
                 "path": file["path"],
                 "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
                 "shouldIgnore": False,
+                **self.hashes(repo["commits"][commit].get(file["path"])),
             }
             for file in json.loads(self.body)["files"]
         ]
         return self.answer(200, {"files": answer})
+
+    def hashes(self, file):
+        """The hash of a file that is there, by which a client leaves out what has not changed."""
+        if file is None:
+            return {}
+        whole = file["data"] if file["lfs"] else b"blob %d\0" % len(file["data"]) + file["data"]
+        return {"oid": (hashlib.sha256 if file["lfs"] else hashlib.sha1)(whole).hexdigest()}
 
     def batch(self, repo_id):
         objects = []

@@ -236,6 +236,12 @@ def test_names_that_say_too_much_or_too_little(name, revision, said, tmp_path, m
         load(name, revision=revision)
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a/" + "b" * 300, "x\0y"])
+def test_a_name_that_no_path_can_have_is_not_there(name):
+    with pytest.raises(FileNotFoundError, match="does not exist; give the folder that `lmctr train` wrote"):
+        load(name)
+
+
 @pytest.mark.parametrize(
     "name", ["runs/dim", "runs/dim@v1", "/nowhere/dim", "./dim", "~/dim", "some/runs/dim", "dim", "runs/file"]
 )

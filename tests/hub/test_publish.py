@@ -215,8 +215,18 @@ def test_what_item_statistics_tell_of_events_is_said_and_may_be_coarse(hub, tmp_
         hub.files("tester/coarse")["item_statistics.parquet"]["data"]
         == (run.folder.path / "item_statistics.parquet").read_bytes()
     )
+    again = client(hub.url, tmp_path, *words)
+    assert (
+        f"nothing to upload: tester/coarse holds the {len(hub.files('tester/coarse')) - 1} files as they"
+        in again.stdout
+    )
+    assert [line for line in again.stdout.splitlines() if line.startswith("http")] == [done.stdout.splitlines()[-1]]
     done = client(hub.url, tmp_path, *words, "--coarse-statistics", "10")
     assert "second and the label" not in done.stdout
+    assert "uploaded " in done.stdout
+    commits = len(hub.repos["tester/coarse"]["commits"])
+    assert "nothing to upload: " in client(hub.url, tmp_path, *words, "--coarse-statistics", "10").stdout
+    assert len(hub.repos["tester/coarse"]["commits"]) == commits == 3
     (tmp_path / "shared.parquet").write_bytes(hub.files("tester/coarse")["item_statistics.parquet"]["data"])
     assert 0 < ItemStatistics.load(tmp_path / "shared.parquet").num_told <= whole.num_told / 10 + len(whole)
     history = [{"item": 3, "behavior": "positive", "time": 1_600_000_000}]

@@ -214,6 +214,8 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
             ({"top_n": 0}, "top_n must be"),
             ({"documents": []}, "documents must be"),
             ({"topn": 3}, "'top_n'"),
+            ({"query": query | {"candidates": ["a"]}}, "query: 'candidates'; the request has 'documents' beside it"),
+            ({"query": query | {"id": 1}, "id": 2}, "query: 'id'; the request has 'id' beside it"),
         ):
             response = server.post("/v1/rerank", {**asked, **wrong})
             assert response.status_code == 400
@@ -223,9 +225,21 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
         expected = server.score({"rows": [{**one, "price": 3.0} for one in documents]})["probabilities"]
         found = server.post("/v1/rerank", {"query": {"price": 3.0}, "documents": documents}).json()["results"]
         assert [entry["index"] for entry in found] == sorted(range(4), key=lambda place: -expected[place])
+        again = {"query": {"price": 3.0}, "documents": [documents[0] | {"price": 3.0}, *documents[1:]]}
+        assert server.post("/v1/rerank", again).json()["results"] == found
+        again["documents"][2] = documents[2] | {"price": 4.5}
+        refused = server.post("/v1/rerank", again)
+        assert refused.status_code == 400
+        message = "request: documents[2]: the column 'price' is 4.5, in the query 3.0; give it in one place"
+        assert refused.json()["error"]["message"] == message
     with live(folders("two_tower")) as server:
         body = KINDS["two_tower"][1](4)
         expected = server.score(body)["scores"]
+        assert server.score({**body, "ads": [ad | {"colour": "red"} for ad in body["ads"]]})["scores"] == expected
+        short = {**body["ads"][1]}
+        del short["ad_c1"]
+        refused = server.post("/v1/score", {**body, "ads": [body["ads"][0], short]}).json()["error"]["message"]
+        assert refused.startswith("request: ads[1]: no 'ad_c1'; give every column of ['ad_id', 'ad_c1',")
         found = server.post("/v1/rerank", {"query": body["user"], "documents": body["ads"]}).json()["results"]
         assert [entry["relevance_score"] for entry in found] == pytest.approx(sorted(expected, reverse=True))
 

@@ -204,7 +204,30 @@ def test_runs_of_several_data_sets_and_baselines(runs, tmp_path):
     assert "DNN on synthetic-table, shop" in page.text
     assert "The data of other are generated; the best reachable test AUC is 0.9000." in page.text
     names = [line[0] for line in page.table("", "seed")[0]]
-    assert names.count("baseline: field counting") == names.count("baseline: counting") == 1
+    assert names.count("baseline: field counting of fast-0") == names.count("baseline: counting of other") == 1
+    assert "Not measured on the same samples" not in page.text  # another name of the same ones
+
+
+def test_numbers_of_other_samples_are_told_apart(runs, tmp_path):
+    overrides = {"data.options.num_rows": 1200, "model.family": "deepfm"}
+    lmctr.runs.train(RECIPE, output_dir=tmp_path / "small", overrides=overrides)
+    data, metrics = (json.loads((tmp_path / "small" / name).read_text()) for name in ("data.json", "metrics.json"))
+    data["info"]["name"] = "shop"
+    (tmp_path / "small" / "lmctr_manifest.json").unlink()
+    (tmp_path / "small" / "data.json").write_text(json.dumps(data))
+    words = ("--output", tmp_path / "page.html", "--no-plots")
+    page = page_of(runs / "fast-0", runs / "fast-1", tmp_path / "small", runs / "slow-0", *words)
+    assert "DNN on synthetic-table; DeepFM on shop" in page.text
+    told = "fast-0 to fast-1, slow-0 (data synthetic-table); small (data shop). Compare numbers within each only."
+    assert f"Not measured on the same samples by the same metrics: {told}" in page.text
+    assert "fast-0 to fast-1 against small: not tested: " in page.text
+    # a part that the first run lacks is shown
+    del metrics["split metrics"]["test"]
+    (tmp_path / "small" / "metrics.json").write_text(json.dumps(metrics))
+    page = page_of(tmp_path / "small", runs / "fast-0", *words)
+    first, second = page.table("", "seed")
+    assert [line[0] for line in first[1:3]] == [line[0] for line in second[1:3]] == ["small", "fast-0"]
+    assert set(first[1][2:]) == {"-"}
 
 
 def test_runs_of_other_metrics_have_a_picture_each(runs, tmp_path):

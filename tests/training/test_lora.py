@@ -27,6 +27,12 @@ def test_new_modules_are_trained_whole_and_the_language_model_by_adapters(tmp_pa
         assert any(layer in name for name in language)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_adapters_are_made_and_loaded_without_a_word_of_other_packages(tmp_path):
+    lora.save_adapter(add_lora(make_model(), {"r": 4}), tmp_path)
+    load_adapter(make_model(), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("named", "told"),
     [

@@ -58,7 +58,7 @@ def neutral_text(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)):
         if value != value:
             return None
-        if abs(value) < EXACT and value == math.floor(value):
+        if abs(float(value)) < EXACT and value == math.floor(value):
             return str(int(value))
         return repr(value) if type(value) is float else repr(float(str(value)))  # of a float32, its own digits
     raise TypeError(f"{type(value).__name__} has no text of its own")
@@ -91,7 +91,7 @@ def neutral_words(words: pa.Array) -> pa.Array:
     kind = words.type
     if pa.types.is_floating(kind):
         numbers = words.to_numpy(zero_copy_only=False)
-        whole = (np.abs(numbers) < EXACT) & (numbers == np.floor(numbers))
+        whole = (np.abs(numbers.astype(np.float64)) < EXACT) & (numbers == np.floor(numbers))  # float16 has no EXACT
         texts = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.large_string())
         if not whole.all():
             rest = np.flatnonzero(~whole)

@@ -239,9 +239,9 @@ def _iso(text: str) -> int | None:
 
 
 def parse_time(value: str | None, time_format: str) -> int | None:
-    """Unix seconds of one distinct text. Python's own parser: pyarrow's takes no two-digit fields without separators."""
+    """Unix seconds of one distinct text, in UTC where it names no zone (%z). Python's own parser: pyarrow's takes no two-digit fields without separators."""
     try:
-        return calendar.timegm(datetime.strptime(value, time_format).timetuple()) if value else None
+        return calendar.timegm(datetime.strptime(value, time_format).utctimetuple()) if value else None
     except ValueError:
         return None
 
@@ -271,7 +271,7 @@ def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
 
 def _number(value: str | None) -> float | None:
     try:
-        return None if value is None else float(value)
+        return None if value is None or "_" in value else float(value)  # Python's 1_000 is nobody else's number
     except ValueError:
         return None
 

@@ -275,7 +275,7 @@ def _entries(value: Any, field: Field) -> Sequence[Any]:
 def _number(value: Any) -> float:
     if isinstance(value, str):
         value = value.strip(SPACE)
-        if not value.isascii():
+        if not value.isascii() or "_" in value:
             raise _NotPlain
         value = float(value) if value else None
     elif isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, type(None))):

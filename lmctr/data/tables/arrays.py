@@ -14,13 +14,14 @@ from lmctr.data.features.canonical import neutral_text
 _ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
-def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedArray:
+def array_of(values: Any, name: str, kind: str | None, first: int = 1) -> pa.Array | pa.ChunkedArray:
     """A column's values as an array.
 
     Args:
         values: a list, a numpy array, a torch tensor or a pandas Series (NaN is missing there), a pyarrow array.
         name: of the column, for messages.
         kind: "text": values of several types, and integers beyond 64 bits, become their texts; "number": such integers become floats.
+        first: number of the first row, for messages.
 
     Raises:
         ValueError: values without a common type; names the column and, where one value is to blame, the row.
@@ -38,7 +39,7 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
         if kind != "text" or isinstance(values, np.ndarray) or not _has_bools(array, values):
             return array
     except UnicodeEncodeError:
-        raise _no_text(values, name) from None
+        raise _no_text(values, name, first) from None
     except (*_ERRORS, TypeError) as error:  # TypeError: arrays inside lists
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
@@ -46,24 +47,24 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
         if of_value is not None:
             return pa.array([of_value(value) for value in values], from_pandas=True)
     except UnicodeEncodeError:
-        raise _no_text(values, name) from None
+        raise _no_text(values, name, first) from None
     except (*_ERRORS, TypeError) as error:
         problem = problem if isinstance(problem, pa.ArrowException) else error
     raise ValueError(
-        f"column {name!r}: the values have no common type{_unlike(values) or f': {problem}'}. Accepted: values of one type in a column; of categorical "
+        f"column {name!r}: the values have no common type{_unlike(values, first) or f': {problem}'}. Accepted: values of one type in a column; of categorical "
         "fields also texts, numbers and booleans mixed."
     ) from None
 
 
-def _unlike(values: Any) -> str:
+def _unlike(values: Any, first: int) -> str:
     """The first value of a column, and the first of another type, with their rows, for messages; nothing where all are alike."""
-    there = [(row, value) for row, value in enumerate(values, 1) if value is not None]
+    there = [(row, value) for row, value in enumerate(values, first) if value is not None]
     kinds = [type(value) if isinstance(value, bool) or not isinstance(value, Real) else Real for _, value in there]
     odd = next((one for one, kind in zip(there, kinds) if kind is not kinds[0]), None)
     return "" if odd is None else " (" + "; ".join(f"row {row}: {value!r:.60}" for row, value in (there[0], odd)) + ")"
 
 
-def _no_text(values: Any, name: str) -> ValueError:
+def _no_text(values: Any, name: str, first: int) -> ValueError:
     """The refusal of a column that holds half of a surrogate pair, with its first row."""
 
     def broken(value: Any) -> bool:
@@ -71,8 +72,8 @@ def _no_text(values: Any, name: str) -> ValueError:
             return any(map(broken, [*value, *value.values()] if isinstance(value, Mapping) else value))
         return isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value)
 
-    row, value = next(((row, value) for row, value in enumerate(values, 1) if broken(value)), ("?", None))
-    return ValueError(f"column {name!r}, row {row}: {value!a:.80} holds half of a surrogate pair, which is no text")
+    row, value = next(((row, value) for row, value in enumerate(values, first) if broken(value)), ("?", None))
+    return ValueError(f"column {name!r}: half of a surrogate pair, which is no text (row {row}: {value!a:.80})")
 
 
 def _has_bools(array: pa.Array, values: Any) -> bool:

@@ -138,8 +138,8 @@ def _default_delimiter(path: Path, columns: Mapping[str, str] | None) -> str:
     if sign == "," or columns is None:
         return sign
     with _opened(path) as stream:
-        line = next(_line_blocks(stream, 1 << 16, path, quoted=True)).split(b"\n", 1)[0]
-    return "," if {*columns} & {*csv_header(pa.py_buffer(line + b"\n"), pacsv.ParseOptions(), path)} else sign
+        line = _first_line(next(_line_blocks(stream, 1 << 16, path, quoted=True)))
+    return "," if {*columns} & {*csv_header(pa.py_buffer(line), pacsv.ParseOptions(), path)} else sign
 
 
 def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
@@ -161,7 +161,6 @@ def _stream_csv(
 ) -> Iterator[pa.Table]:
     # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
     parse, names = pacsv.ParseOptions(delimiter=writing.delimiter), writing.names
-    skipped = 0 if names else 1
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
     wanted = None if columns is None else list(columns)
@@ -169,11 +168,14 @@ def _stream_csv(
     with _opened(path) as stream:
         for block in _line_blocks(stream, block_size, path, quoted=True):
             if names is None:
-                line = block[: block.find(b"\n") + 1] or block
-                names = csv_header(pa.py_buffer(line), parse, path)
+                block = block.lstrip(b"\r\n")
+                line = _first_line(block)
+                names, block = csv_header(pa.py_buffer(line), parse, path), block[len(line) :]
             if not done:
                 check_columns(names, wanted, str(path))
-            read = pacsv.ReadOptions(column_names=list(names), skip_rows=skipped, block_size=len(block) + 1)
+            if not block.strip():  # the header line alone
+                continue
+            read = pacsv.ReadOptions(column_names=list(names), block_size=len(block) + 1)
             convert = pacsv.ConvertOptions(
                 column_types=types,
                 include_columns=wanted,
@@ -184,16 +186,12 @@ def _stream_csv(
             try:
                 table = _parsed(block, (read, parse, convert), types, is_first=not done)
             except pa.ArrowInvalid as error:
-                if "Empty CSV" in str(error):  # the header line alone
-                    skipped = 0
-                    continue
                 raise _csv_error(path, error, block, (read, parse, convert), types, done) from None
             for field in table.schema:  # what the first values were taken for holds for the rest
                 if not pa.types.is_null(field.type):
                     types.setdefault(field.name, field.type)
                 if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
                     raise _bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
-            skipped = 0
             yield _without(table, writing.na_values)
             done += table.num_rows
 
@@ -235,11 +233,12 @@ def _csv_error(
         raw = pacsv.ConvertOptions(
             column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=convert.include_columns
         )
-        found = _bad_cell(path, pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types, done, convert)
+        table = pacsv.read_csv(pa.py_buffer(block), read, parse, raw)
+        found = _bad_cell(path, table, types, done, convert) or _odd_cell(path, table, message, done)
         if found is not None:
             return found
     else:
-        message = parse_error(error, pa.py_buffer(block), read, parse, done - read.skip_rows)
+        message = parse_error(error, pa.py_buffer(block), read, parse, done)
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
 
 
@@ -271,6 +270,18 @@ def _bad_cell(
     return None
 
 
+def _odd_cell(path: Path, table: pa.Table, message: str, done: int) -> ValueError | None:
+    """The error for the first cell with the value that Arrow's message names, of a column of another type than numbers."""
+    named = re.search(r"CSV conversion error to (.+): invalid value '(.*)'", message)
+    for name in table.column_names if named else ():
+        row = pc.index(table[name], pa.scalar(named[2].encode(), pa.binary())).as_py()
+        if row >= 0:
+            return ValueError(
+                f"{path}, column {name!r}: row {done + row + 1} is no {named[1]}, as the values before it are ({named[2]!r})."
+            )
+    return None
+
+
 def _stream_parquet(files: list[Path], columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
     first = None
     for path in files:
@@ -299,7 +310,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                     name for name, kind in (columns or {}).items() if kind == "text" and name in table.column_names
                 ]
                 other = [name for name in found if _reads_otherwise(table[name])]
-                table = _json_texts(table, block, other) if other else table
+                table = _json_texts(table, block, other, done + 1) if other else table
             except pa.ArrowInvalid as error:
                 table = _json_of_mixed(path, error, block, columns, done)
             if columns is not None:
@@ -321,11 +332,11 @@ def _reads_otherwise(column: pa.ChunkedArray) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_floating(kind)
 
 
-def _json_texts(table: pa.Table, block: bytes, names: Sequence[str]) -> pa.Table:
-    """The table with some columns as the values stand in the file."""
+def _json_texts(table: pa.Table, block: bytes, names: Sequence[str], first: int) -> pa.Table:
+    """The table, whose first row has the number `first`, with some columns as the values stand in the file."""
     rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
     for name in names:
-        values = array_of([row.get(name) for row in rows], name, "text")
+        values = array_of([row.get(name) for row in rows], name, "text", first)
         table = table.set_column(table.column_names.index(name), name, values)
     return table
 
@@ -343,10 +354,16 @@ def _json_of_mixed(
         raise refused from None
     try:
         rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
-        names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
-        return pa.table({name: array_of([row.get(name) for row in rows], name, columns[name]) for name in names})
-    except (ValueError, AttributeError):
+    except ValueError:
         raise refused from None
+    for number, row in enumerate(rows, done + 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{path}: row {number} is {row!r:.60}, expected an object of columns.")
+    names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
+    try:
+        return pa.table({n: array_of([row.get(n) for row in rows], n, columns[n], done + 1) for n in names})
+    except ValueError as own:
+        raise ValueError(f"{path}: {own}") from None
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
@@ -365,6 +382,12 @@ def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: boo
         block, rest = data[:cut], data[cut:]
         if block.strip():
             yield block
+
+
+def _first_line(block: bytes) -> bytes:
+    """The bytes up to the first line break that stands between no quotes; up to the first one where there is none such."""
+    ends = [found.end() for found in re.finditer(rb"\r\n|\n|\r", block[: 1 << 20])] or [len(block)]
+    return block[: next((end for end in ends if block.count(b'"', 0, end) % 2 == 0), ends[0])]
 
 
 def _even_cut(data: bytes, cut: int) -> int:

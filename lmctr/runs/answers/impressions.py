@@ -33,7 +33,7 @@ class ImpressionAnswers(Answers):
         users, ads = self.processor.user_columns(), self.processor.ad_columns()
         batch = self.processor(
             users=[_completed(request["user"], users, "user") for _, request, _ in rows],
-            ads=[[_completed(ad, ads, "ad") for ad in own] for _, _, own in rows],
+            ads=[[_completed(ad, ads, f"ads[{place}]") for place, ad in enumerate(own)] for _, _, own in rows],
         )
         self.unknown = add_counts([self.unknown, self.processor.oov_counts])
         self.examples = merged_examples([self.examples, self.processor.unknown_examples])

@@ -35,7 +35,7 @@ from lmctr.utils.arrow import is_text
 from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import first_quoted
 
-from .tables import bad_rows
+from .tables import bad_rows, check_id_column, copied
 
 __all__ = ["JoinedRows", "reads_log"]
 
@@ -176,6 +176,7 @@ class JoinedRows:
             ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it; unless
                 `allow_unknown`, a field with next to no known value.
         """
+        check_id_column(id_column, self.tasks)
         wanted = self._wanted(_columns_of(source), id_column)
         for rows in rows_of(source, wanted, reading=self.names.reading):
             where = rows.source or "rows"
@@ -222,7 +223,7 @@ class JoinedRows:
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
         self.absent = [own for name, own in self._context.items() if name in read and own not in found]
         if id_column is not None:
-            wanted.setdefault(id_column, "any")
+            wanted.setdefault(id_column, "text")
         return wanted
 
     @property
@@ -251,10 +252,10 @@ class JoinedRows:
         yield self._ids(rows, id_column), logits, reasons
 
     def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
-        names = dict.fromkeys(name for name in (self.names.user, self.names.item, id_column) if name is not None)
-        return {"row": list(range(rows.first, rows.first + len(rows)))} | {
-            n: rows.column(n).to_pylist() for n in names
-        }
+        found = {name: rows.column(name).to_pylist() for name in (self.names.user, self.names.item)}
+        if id_column is not None and id_column not in found:
+            found[id_column] = copied(rows, id_column)
+        return {"row": list(range(rows.first, rows.first + len(rows)))} | found
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""

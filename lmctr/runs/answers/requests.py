@@ -81,7 +81,7 @@ def event_request(request: Any, where: str) -> dict[str, Any]:
 
 
 def impression_request(request: Any, where: str) -> dict[str, Any]:
-    """A request of a `user` and its `ads`, as dicts of columns.
+    """A request of a `user` and its `ads`, as dicts of columns: all that their fields read; others are ignored, as in rows of a table.
 
     Raises:
         ValueError: unknown or missing keys, values of the wrong type.

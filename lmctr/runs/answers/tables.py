@@ -14,13 +14,16 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from scipy.special import expit
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.unknown import UnknownValues
+from lmctr.data.reading import FORMATS as READ
 from lmctr.data.tables.source import rows_of
+from lmctr.utils.arrow import is_text
 from lmctr.utils.progress import over
 
 from .base import moved_on
@@ -32,6 +35,7 @@ __all__ = ["FORMATS", "ScoreWriter", "bad_rows", "predict_table", "scores_to", "
 BATCH_SIZE = 4096
 _LINES_AT_A_TIME = 4096
 FORMATS = (".jsonl", ".csv", ".parquet")
+_PLAIN_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
 def predict_table(
@@ -69,8 +73,9 @@ def predict_table(
     if skip and "decimal" not in (processor.reading or {}):
         # Numbers are read as they are written, so that one that is none is one row's.
         columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
+    check_id_column(id_column, processor.tasks)
     if id_column is not None:
-        columns.setdefault(id_column, "any")
+        columns.setdefault(id_column, "text")
     count = skipped = 0
     unknown, name, tasks = UnknownValues(processor), "standard input" if source == "-" else source, processor.tasks
     with scores_to(target, tasks) as writer:
@@ -146,10 +151,41 @@ def _logits(
 def _write(
     writer: ScoreWriter, rows: Rows, logits: np.ndarray, id_column: str | None, reasons: Sequence[str | None] | None
 ) -> None:
-    ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
+    ids = {} if id_column is None else {id_column: copied(rows, id_column)}
     writer.write(
         {"row": list(range(rows.first, rows.first + len(rows))), **ids}, logits.reshape(len(rows), -1), reasons
     )
+
+
+def check_id_column(name: str | None, tasks: Sequence[str]) -> None:
+    """Raise `ValueError` for a column to copy that the output has of itself."""
+    own = ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
+    if name in own:
+        raise ValueError(f"--id-column {name}: the output has a column of this name itself; rename that of the input")
+
+
+def copied(rows: Rows, name: str) -> list[Any]:
+    """A column that is copied, read as text: each value as it stands; those of a CSV file that are all whole numbers, or missing, as numbers.
+
+    Raises:
+        ValueError: bytes that are no UTF-8 text.
+    """
+    column = rows.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        try:
+            column = column.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            raise ValueError(
+                f"{rows.source}, column {name!r}: bytes that are no UTF-8 text, which cannot be copied"
+            ) from None
+    suffix = Path((rows.source or "").removesuffix(".gz")).suffix.lower()
+    if is_text(column.type) and READ.get(suffix) in ("csv", "tsv"):
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+        if pc.all(pc.match_substring_regex(column, _PLAIN_NUMBER)).as_py():
+            column = column.cast(pa.int64())
+    return column.to_pylist()
 
 
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:
@@ -178,6 +214,11 @@ def _rows(source: str, columns: dict[str, str], reading: Mapping[str, Any] | Non
         first += len(block)
 
 
+def _end(task: str, tasks: Sequence[str]) -> str:
+    """What the names of a task's columns end in."""
+    return "" if task == tasks[0] else f"_{task}"
+
+
 class ScoreWriter:
     """Writes the scores of some rows after the other to a stream, in the format that the target's name ends in.
 
@@ -194,7 +235,7 @@ class ScoreWriter:
         """Rows with their identifying columns, (N, T) logits (NaN: none) and, where rows may be skipped, the reason of each or None."""
         columns = dict(ids)
         for task, values in zip(self.tasks, logits.T.astype(np.float64)):
-            end = "" if task == self.tasks[0] else f"_{task}"
+            end = _end(task, self.tasks)
             for name, found in (("logit", values), ("probability", expit(values))):
                 columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
         if reasons is not None:
@@ -217,7 +258,12 @@ class ScoreWriter:
             kinds = {"error": pa.string()}  # no row may have one yet
             schema = pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in block.schema])
             self.parquet = pq.ParquetWriter(self.stream, schema)
-        self.parquet.write_table(pa.table(columns, schema=self.parquet.schema))
+        try:
+            self.parquet.write_table(pa.table(columns, schema=self.parquet.schema))
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ValueError(
+                f"a copied column has values of another type than in the rows before, which Parquet cannot hold ({error}); write .jsonl or .csv"
+            ) from None
 
 
 @contextmanager

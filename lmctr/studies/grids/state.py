@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.runs.folder import METRICS, RECIPE, RunFolder
-from lmctr.runs.recipe import Recipe, RecipeError, compare_recipes, load_recipe
+from lmctr.runs.recipe import Recipe, RecipeError, compare_recipes, load_recipe, with_epochs
 from lmctr.studies.grids.file import Grid
 from lmctr.utils.files import read_json, read_yaml
 from lmctr.utils.lock import LOCK
@@ -86,5 +86,6 @@ def recipe_differences(path: Path, wanted: Recipe) -> list[str]:
     try:
         stored = load_recipe(path).resolved()
     except RecipeError:
-        stored = read_yaml(path) or {}
+        stored = read_yaml(path)
+        stored = with_epochs(stored) if isinstance(stored, dict) else {}
     return compare_recipes(stored, wanted.resolved())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from lmctr.scaling.cost_curve import CostCurve
 from lmctr.scaling.design import Design, DesignResult, choose_design, mlp_flops
 from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.options import DesignOptions, check_sizes_x
-from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, result_folder, save_results, sizes_text
+from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, save_results, sizes_text, with_folder
 from lmctr.utils.files import check_file, read_json
 from lmctr.utils.suggest import LISTED, first_of
 from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
@@ -132,7 +133,7 @@ def run(options: DesignOptions) -> int:
     if options.count:
         print(f"{len(options.grid().configurations()):,} sizes")
         return 0
-    folder, found = result_folder(options), choose_size(options)
+    folder, found = with_folder(options, choose_size)
     table = found.front_table(options.rows)
     print("\n".join([*found.lines(), "", "Pareto front", text_table(table)]))
     if folder is not None:
@@ -178,7 +179,7 @@ def choose_size(options: DesignOptions) -> DesignChoice:
             f"{flops_text(curve.high)} of {options.costs}: measure it, or give --extrapolate"
         )
     covered = [size for size in candidates if curve.covers(mlp_flops(size), size)]
-    notes = coverage_notes(candidates, covered, fit, curve)
+    notes = coverage_notes(candidates, covered, fit, curve, None if options.absolute else base)
     if not covered:
         raise ValueError(f"{options.costs}: {notes[0]}")
     result = choose_design(
@@ -252,22 +253,31 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
 
 
 def coverage_notes(
-    candidates: Sequence[tuple[int, ...]], covered: Sequence[tuple[int, ...]], fit: ScalingFit, curve: CostCurve
+    candidates: Sequence[tuple[int, ...]],
+    covered: Sequence[tuple[int, ...]],
+    fit: ScalingFit,
+    curve: CostCurve,
+    base: tuple[int, ...] | None = None,
 ) -> list[str]:
-    """What the search leaves out or extrapolates, in words."""
-    notes = []
+    """What the search leaves out or extrapolates, in words. base: the size in use, whose gain and cost all others' are relative to."""
+    notes, low, high = [], fit.x.min(), fit.x.max()
     if len(covered) < len(candidates):
         notes.append(
             f"{len(candidates) - len(covered):,} of {len(candidates):,} sizes lie outside the measured costs "
             f"({flops_text(curve.low)} to {flops_text(curve.high)} FLOPs) and are left out; --extrapolate keeps them, --candidates names others"
         )
-    interpolated = sum(size not in curve.measured for size in covered)
-    notes.append(
-        f"cost of {len(covered) - interpolated:,} sizes measured, of {interpolated:,} interpolated in log FLOPs"
-    )
-    beyond = sum(not fit.x.min() <= mlp_flops(size) <= fit.x.max() for size in covered)
+    ways = Counter(curve.way(mlp_flops(size), size) for size in covered)
+    said = [f"cost of {ways['measured']:,} sizes measured", f"of {ways['interpolated']:,} interpolated in log FLOPs"]
+    if ways["extrapolated"]:
+        said.append(f"of {ways['extrapolated']:,} extrapolated")
+    notes.append(", ".join(said))
+    if base is not None and (way := curve.way(mlp_flops(base), base)) != "measured":
+        notes[-1] += f"; that of the size in use {way}"
+    beyond = {size for size in {*covered, base} - {None} if not low <= mlp_flops(size) <= high}
     if beyond:
+        own = " and the one in use" if base in beyond else ""
+        others = len(beyond) - (base in beyond)
         notes.append(
-            f"the law is extrapolated for {beyond:,} sizes: it was fitted on {flops_text(fit.x.min())} to {flops_text(fit.x.max())} FLOPs"
+            f"the law is extrapolated for {others:,} sizes{own}: it was fitted on {flops_text(low)} to {flops_text(high)} FLOPs"
         )
     return notes

@@ -22,7 +22,7 @@ from lmctr.scaling.fits import (
 )
 from lmctr.studies.scaling.fit_two import run_two
 from lmctr.studies.scaling.options import FitOptions, LawOptions
-from lmctr.studies.scaling.tables import compact, result_folder, save_results
+from lmctr.studies.scaling.tables import compact, save_results, with_folder
 from lmctr.utils.progress import step
 from lmctr.utils.tables import markdown_table, text_table
 
@@ -135,7 +135,7 @@ def run(options: FitOptions) -> None:
     """Fit, print, and write where `options.output` asks for it."""
     if options.x2 is not None:
         return run_two(options)
-    folder, found = result_folder(options), fit_points(options)
+    folder, found = with_folder(options, fit_points)
     for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)
     print("\n".join(found.lines()))

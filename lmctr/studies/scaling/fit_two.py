@@ -13,7 +13,7 @@ from lmctr.analysis.plots_scaling import plot_surface
 from lmctr.scaling.bands import widened_band
 from lmctr.scaling.surface import SurfaceFit, best_at_flops, best_split, fit_surface, size_correlation, split_ends
 from lmctr.studies.scaling.options import FitOptions
-from lmctr.studies.scaling.tables import compact, result_folder, save_results
+from lmctr.studies.scaling.tables import compact, save_results, with_folder
 from lmctr.utils.tables import Table, markdown_table, read_csv, text_table
 
 _CURVE_POINTS = 60
@@ -129,7 +129,7 @@ class SurfaceAnalysis:
 
 def run_two(options: FitOptions) -> None:
     """Fit, print, and write where `options.output` asks for it."""
-    folder, found = result_folder(options), fit_two(options)
+    folder, found = with_folder(options, fit_two)
     for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)
     print("\n".join(found.lines()))

@@ -11,7 +11,7 @@ from typing import Any
 from lmctr.analysis.plots_scaling import plot_revenue
 from lmctr.scaling.revenue import RevenueFit, compare_metrics
 from lmctr.studies.scaling.options import RevenueOptions
-from lmctr.studies.scaling.tables import result_folder, save_results
+from lmctr.studies.scaling.tables import save_results, with_folder
 from lmctr.utils.suggest import LISTED, first_of
 from lmctr.utils.tables import cell_number, markdown_table, read_cells, read_csv, text_table
 
@@ -62,7 +62,7 @@ class RevenueComparison:
 
 def run(options: RevenueOptions) -> None:
     """Compare, print, and write where `options.output` asks for it."""
-    folder, found = result_folder(options), compare_pairs(options)
+    folder, found = with_folder(options, compare_pairs)
     models, table = len(found.revenue), found.table()
     for note in found.notes():
         print(f"warning: {note}", file=sys.stderr)

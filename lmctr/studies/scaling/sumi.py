@@ -13,7 +13,7 @@ from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.models.astro.configuration_astro import ASTROConfig
 from lmctr.scaling.compression import CompressionPlan, plan_compression
 from lmctr.studies.scaling.options import SumiOptions
-from lmctr.studies.scaling.tables import result_folder
+from lmctr.studies.scaling.tables import with_folder
 from lmctr.utils.files import parse_yaml, write_json
 from lmctr.utils.tables import markdown_table, write_csv
 
@@ -49,7 +49,7 @@ class SumiPlan:
 
 def run(options: SumiOptions) -> None:
     """Plan, print, and write where `options.output` asks for it."""
-    folder, found = result_folder(options), plan_rows(options)
+    folder, found = with_folder(options, plan_rows)
     print(found.markdown())
     if folder is not None:
         content = {"command": options.command, **found.to_dict()}

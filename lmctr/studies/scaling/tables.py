@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.studies.scaling.options import ResultFile, ResultFolder
@@ -12,22 +12,27 @@ from lmctr.utils.files import write_json, write_text
 from lmctr.utils.results import write_result
 from lmctr.utils.tables import Table, markdown_table, text_table
 
+Asked = TypeVar("Asked", bound=ResultFolder)
+Found = TypeVar("Found")
 
-def result_folder(options: ResultFolder) -> Path | None:
-    """The folder for results, made; None where none was asked for.
+
+def with_folder(options: Asked, find: Callable[[Asked], Found]) -> tuple[Path | None, Found]:
+    """The folder for results (None where none was asked for), and `find(options)`, after which it is made.
 
     Raises:
-        ValueError: the path is a file. MissingExtraError: pictures are wanted and matplotlib is missing.
+        ValueError: the path is a file, or leads through one. MissingExtraError: pictures are wanted and matplotlib is missing.
     """
     if options.output is None:
-        return None
+        return None, find(options)
     folder = Path(options.output)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {options.output} is a file; give a folder")
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"--output {options.output}: {there} is a file; give a folder")
     if not options.no_plots:
         require_matplotlib()
+    found = find(options)
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return folder, found
 
 
 def save_results(
