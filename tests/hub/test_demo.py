@@ -182,6 +182,17 @@ def test_what_is_wrong_stands_in_the_place_of_the_ranking(trained):
         assert seen == ""
 
 
+def test_a_space_that_could_not_be_written_whole_is_not_left(trained, tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmctr.hub.demo.running.write_json", full)
+        assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 2
+    assert "is the disk full? Free some and give the same command again" in capsys.readouterr().err
+    assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
+
+
 def test_a_space(trained, tmp_path, capsys):
     pytest.importorskip("gradio")
     assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
