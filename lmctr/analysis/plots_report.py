@@ -15,18 +15,23 @@ __all__ = ["plot_calibration", "plot_curves", "plot_slices"]
 _Z = 1.959964  # of a 95 % interval
 
 
-def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str | Path, title: str) -> Path:
+def plot_curves(
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    path: str | Path,
+    title: str,
+    among: Sequence[str] = (),
+) -> Path:
     """Steps and values, a curve per run, as an image file.
 
     Args:
         runs: name of each run -> steps (N,) and values (N,).
         path: image file; the suffix decides the format. Folders are made.
-        title: what the values are.
+        title: what the values are. among: names of all runs of several pictures, in which a run keeps its colour (default: these runs).
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
-    colours = run_colours(runs)
+    colours = run_colours(dict.fromkeys([*among, *runs]))
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(6.4, 3.6)
@@ -34,7 +39,7 @@ def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], pat
     for name, (steps, values) in runs.items():
         axes.plot(steps, values, color=colours[name], linewidth=1.5, marker="o" if len(steps) < 40 else "", label=name)
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylabel(title)
     plain_axes(axes)
     if len(runs) > 1:
@@ -42,18 +47,20 @@ def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], pat
     return save_figure(figure, path)
 
 
-def plot_calibration(runs: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], path: str | Path) -> Path:
+def plot_calibration(
+    runs: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], path: str | Path, among: Sequence[str] = ()
+) -> Path:
     """Positive rate by mean probability, a curve per run, as an image file; bars are 95 % intervals of the rate (Wilson), which take the
     samples of a bin as independent. A calibrated model lies on the dotted line.
 
     Args:
         runs: name of each run -> what [`calibration_curve`] gives.
-        path: image file; the suffix decides the format. Folders are made.
+        path: image file; the suffix decides the format. Folders are made. among: as of `plot_curves`.
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
-    colours = run_colours(runs)
+    colours = run_colours(dict.fromkeys([*among, *runs]))
     figure = new_figure(4.6, 4.6)
     axes = figure.subplots()
     top = 1.05 * max(float(np.maximum(mean, rate).max()) for mean, rate, _ in runs.values())

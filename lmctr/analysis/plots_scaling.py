@@ -35,6 +35,7 @@ def plot_law(
     *,
     band: tuple[Sequence[float], Sequence[float]] | None = None,
     held_out: tuple[Sequence[float], Sequence[float]] | None = None,
+    held_from: float = np.inf,
     complement: bool = False,
     x_name: str = "x",
     y_name: str = "metric",
@@ -46,6 +47,7 @@ def plot_law(
         x, y: (P,) all points, y the metric. curve_x, curve_y: (M,) the law of all points.
         path: image file; the suffix decides the format. Folders are made.
         band: lower and upper ends (M,) of its band. held_out: curve (M,), (M,) of the law fitted without the largest sizes, dashed.
+        held_from: the smallest of these sizes; points from there on are hollow.
         complement: draw 1 - metric, which is what was fitted. x_name, y_name: of the axes.
 
     Raises:
@@ -64,7 +66,12 @@ def plot_law(
     if held_out is not None:
         label = "law without the largest sizes"
         axes.plot(held_out[0], shown(held_out[1]), "--", color=_HELD, linewidth=1.4, label=label)
-    axes.plot(x, shown(y), "o", color=_POINT, markersize=4, alpha=0.7, label="measured")
+    points, held = (np.asarray(x), shown(y)), np.asarray(x) >= held_from
+    axes.plot(*(values[~held] for values in points), "o", color=_POINT, markersize=4, alpha=0.7, label="measured")
+    if held.any():
+        axes.plot(
+            *(values[held] for values in points), "o", color=_POINT, markersize=5, fillstyle="none", label="held out"
+        )
     axes.legend(fontsize=8, frameon=False)
     x_name, y_name = x_name.replace("_", " "), y_name.replace("_", " ")
     drawn = f"1 - {y_name}" if complement else y_name

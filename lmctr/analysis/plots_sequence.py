@@ -13,11 +13,11 @@ from .plots import new_figure, save_figure
 
 __all__ = ["plot_behavior_attention", "plot_compression"]
 
-_SIZE_COLOUR, _FLOPS_COLOUR = "#0b6e4f", "#c1272d"
+_SIZE_COLOUR, _FLOPS_COLOUR = "#1f4e9c", "#c1272d"
 
 
 def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | None = None) -> Path:
-    """Size and training FLOPs of SUMI rows over N_c (Climber, Fig. 4): formulas as dashed lines, measured values as points.
+    """Size and training FLOPs of SUMI rows over N_c (Climber, Fig. 4): formulas as lines, measured values as points.
 
     Args:
         plan: `CompressionPlan.to_dict()`. path: image file; the suffix decides the format. Folders are made.
@@ -34,19 +34,22 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     left = figure.subplots()
     right = left.twinx()
     sides = (
-        (left, _SIZE_COLOUR, "ratio", "measured_ratio", "size, relative to one row per sample"),
-        (right, _FLOPS_COLOUR, "flops", "measured_flops", "training FLOPs of one epoch"),
+        (left, _SIZE_COLOUR, "--o", "ratio", "measured_ratio", "size, relative to one row per sample"),
+        (right, _FLOPS_COLOUR, ":s", "flops", "measured_flops", "training FLOPs of one epoch"),
     )
-    for axes, colour, formula, measured, label in sides:
-        axes.plot(degrees, [point[formula] for point in points], "--", color=colour, label="formula")
-        axes.plot(degrees, [point[measured] for point in points], "o", color=colour, label="measured")
+    lines = []
+    for axes, colour, (*dashes, marker), formula, measured, label in sides:
+        what = "size" if axes is left else "FLOPs"
+        style = {"color": colour, "label": f"{what}, formula"}
+        lines += axes.plot(degrees, [point[formula] for point in points], "".join(dashes), **style)
+        lines += axes.plot(degrees, [point[measured] for point in points], marker, color=colour, label=f"{what}, rows")
         best = min(points, key=lambda point: (point[measured], point["num_candidates"]))
         axes.axvline(best["num_candidates"], color=colour, alpha=0.3)
         axes.set_ylabel(f"{label} (best N_c = {best['num_candidates']})", color=colour)
         axes.set_ylim(bottom=0)
     left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     left.set_xlabel("N_c, candidates per row")
-    left.legend(loc="upper center")
+    left.legend(handles=lines, loc="upper center")
     left.set_title(title or f"{plan['num_samples']:,} samples")
     return save_figure(figure, path)
 

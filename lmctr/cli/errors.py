@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+from collections.abc import Sequence
 
 import yaml
 
@@ -39,13 +40,16 @@ def is_for_users(error: Exception) -> bool:
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
-def told(error: Exception) -> str:
-    """What the user reads of such an error."""
+def told(error: Exception, places: Sequence[str] = ()) -> str:
+    """What the user reads of such an error; `places` are the options, of this command, that say where it writes."""
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
         path = replaced_by(error.filename)
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
-        return f"{path}: may not be written ({error.strerror}); name another place by --output, or --output-dir where a run is trained"
+        way = f"; name another place by {' or '.join(f'--{place}' for place in places)}" if places else ""
+        return f"{path}: may not be written ({error.strerror}){way}"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return f"{error.strerror}; set TMPDIR to a folder that may be written"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)
         return (

@@ -46,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     `error: ...` on stderr and code 2; set `LMCTR_DEBUG=1` to see the traceback instead. Other errors are raised.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    args = argparse.Namespace()
     try:
         words, overrides = split_overrides(argv)
         parser, modules = build_parser(words[0] if words else None)
@@ -74,7 +75,9 @@ def main(argv: list[str] | None = None) -> int:
         if is_debugging() or not is_for_users(error):
             raise
         if not getattr(error, "is_told", False):  # by another process
-            print(f"error: {told(error)}", file=sys.stderr)
+            places = [flag for flag in ("output", "output-dir") if hasattr(args, flag.replace("-", "_"))]
+            places += ["space"] if getattr(args, "verb", None) == "demo" else []
+            print(f"error: {told(error, places)}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
 
 

@@ -12,6 +12,7 @@ from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.verdict import BOUND
 from lmctr.utils.tables import markdown_table, spread_cells
 
 METRICS = {  # key: (title, metric type in the card's metadata)
@@ -26,8 +27,6 @@ METRICS = {  # key: (title, metric type in the card's metadata)
     "normalized_entropy": ("NE", "normalized_entropy"),
     "expected_calibration_error": ("ECE", "expected_calibration_error"),
 }
-BOUND = "best_reachable"
-"""Name under which generated data give the metrics of the best possible scores: no rival."""
 _BASELINES = {
     BOUND: "best reachable (generated data)",
     "mean_ecpm": "mean eCPM of the ad",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
 import shutil
 import warnings
@@ -123,7 +124,12 @@ def export_model(
         program = _trace(_Logits(plain, names), batches[0], axes, limit)
     folder = Path(path)
     with owned(folder, "`lmctr export`", ".export.lock"):
-        return _write(folder, format, program, names, axes, batches, plain, processor, limit)
+        try:
+            return _write(folder, format, program, names, axes, batches, plain, processor, limit)
+        except BaseException:
+            for file in folder.glob(f"{EXPORT_FILES[format]}*"):  # large weights stand in one beside the graph
+                file.unlink()
+            raise
 
 
 def _write(
@@ -142,7 +148,9 @@ def _write(
     (folder / "export.json").unlink(missing_ok=True)
     with Work(f"writing {file.name}"):
         if format == "torch":
-            torch.export.save(program, file)
+            archive = io.BytesIO()  # torch ends the process where a file of its own cannot be written to its end
+            torch.export.save(program, archive)
+            file.write_bytes(archive.getbuffer())
         else:
             with _quiet_exporter():
                 graph = torch.onnx.export(

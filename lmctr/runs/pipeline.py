@@ -107,12 +107,18 @@ class ClickPredictionPipeline(Pipeline):
 
         batch_size = self._batch_size if batch_size is None else batch_size
         if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size < 1):
-            raise ValueError(f"batch_size: got {batch_size}, accepted: an integer from 1")
+            raise ValueError(f"batch_size: got {batch_size!r:.80}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
         several_rows = is_table(inputs)
         if several_rows and isinstance(inputs, Mapping) and self._kind == "table":  # a row may have nothing but lists
             several_rows = any(field.kind != "list" for field in self.processor.fields)
+        elif isinstance(inputs, Mapping):  # a request says one of them, and no list
+            several_rows &= "time" in inputs or "user" in inputs
+        if several_rows and hasattr(inputs, "__len__"):
+            counted = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+            if not any(map(len, counted)):
+                return []
         if hasattr(inputs, "with_format"):  # of the package datasets
             inputs = inputs.with_format(None)
             if not hasattr(inputs, "__len__"):
@@ -127,6 +133,8 @@ class ClickPredictionPipeline(Pipeline):
         several = (Mapping, list, tuple, Iterator)
         if isinstance(inputs, str) or not (isinstance(inputs, several) or hasattr(inputs, "__len__")):
             raise ValueError(f"inputs: expected a request or row (a dict), or several, got {type(inputs).__name__}")
+        if not isinstance(inputs, several) and not is_table(inputs):  # an array of rows, a column of requests
+            inputs = list(inputs)
         if self._kind != "table":
             # One for the whole call: a history that goes on from the request before is encoded once.
             parts = self._retriever, settings["batch_size"], settings.pop("max_tokens", None), self._items

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+BOUND = "best_reachable"
+"""Name under which generated data give the metrics of the best possible scores: no rival."""
 _LEVEL = 0.0005  # what three decimals cannot tell from nothing
 
 
@@ -23,7 +25,8 @@ def verdict(
         result: the content of `metrics.json`. data: the recipe's data group. has_log: whether the samples are events of a log; the
             statistics of a plain table cannot be counted. can_have_trees: whether boosted trees could be put beside the model, and are not.
     """
-    baselines, test = result["baselines"], result["split metrics"].get("test", {})
+    baselines = {name: own for name, own in result["baselines"].items() if name != BOUND}
+    test = result["split metrics"].get("test", {})
     key, unit = ("revenue_ratio", "R/R*") if "revenue_ratio" in test else ("auc", "AUC")
     name = strongest_baseline(baselines, key=key)
     if name is None or key not in test or "test" not in baselines[name]:
@@ -41,8 +44,6 @@ def verdict(
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:
             other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
-        if gap < _LEVEL:
-            return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
         if gap < _LEVEL:
             return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
         return f"above {called}, the strongest baseline{where}, by {gap:.3f} {unit}{other}"

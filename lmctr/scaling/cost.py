@@ -268,7 +268,7 @@ class _Sweep:
         if len(rates) > 1:
             mean = statistics.fmean(rates)
             half = float(stats.t.ppf(0.975, len(rates) - 1)) * statistics.stdev(rates) / math.sqrt(len(rates))
-            interval = (mean - half, mean + half)
+            interval = (max(0.0, mean - half), mean + half)
         late = int((latencies > options.latency_limit).sum())
         share = options.share_of_late_calls(late, len(latencies))
         # the smallest value that at least the wanted share of the calls does not exceed

@@ -309,7 +309,9 @@ def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) ->
         if draw is not None and curves:
             alt = "; ".join(_curve_words(name, *curve) for name, curve in curves.items())
             caption = f"{title.capitalize() if title.islower() else title[0].upper() + title[1:]} by step."
-            section.pictures.append(draw(partial(plot_curves, curves, title=title), f"{caption} {alt}.", caption))
+            section.pictures.append(
+                draw(partial(plot_curves, curves, title=title, among=[*entries]), f"{caption} {alt}.", caption)
+            )
     lines = [["", "best step", "steps", "epochs", "training samples", "seconds", "samples per second"]]
     for run in runs:
         metrics = run.metrics
@@ -321,6 +323,8 @@ def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) ->
 
 
 def _curve_words(name: str, steps: Sequence[float], values: Sequence[float]) -> str:
+    if len(steps) == 1:
+        return f"{name}: {values[0]:.4f} at step {steps[0]:,}"
     return (
         f"{name}: from {values[0]:.4f} at step {steps[0]:,} to {values[-1]:.4f} at step {steps[-1]:,}, between "
         f"{min(values):.4f} and {max(values):.4f}"
@@ -355,7 +359,13 @@ def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Pi
             for name, (mean, rate, _) in curves.items()
         )
         caption = "Share of positives by predicted probability."
-        section.pictures.append(draw(partial(plot_calibration, curves), f"{caption} {'; '.join(words)}.", caption))
+        section.pictures.append(
+            draw(
+                partial(plot_calibration, curves, among=[run.name for run in runs]),
+                f"{caption} {'; '.join(words)}.",
+                caption,
+            )
+        )
     for name, columns in curves.items():
         lines = [["bin", "mean prediction", "share of positives", "samples"]]
         for place, (mean, rate, count) in enumerate(zip(*columns), 1):

@@ -10,6 +10,7 @@ OUTPUT/comparison.md    its table, and .json
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -112,6 +113,7 @@ class Search:
                 break
             self._try(study, done)
             self._write_trials(study)
+        self._write_trials(study)
         if not [trial for trial in study.trials if trial.state.name == "COMPLETE"]:
             raise ValueError(f"no trial in {self.folder} came to its end: give more --trials, or look at trials.csv")
         return self._finish(study)
@@ -130,6 +132,10 @@ class Search:
         mine = {"start": self.start.resolved(), "space": space, "pruning": not self.options.no_pruning}
         if about.is_file():
             before = read_yaml(about)
+            if not isinstance(before, dict) or not isinstance(before.get("start"), dict):
+                raise ValueError(
+                    f"{about} is damaged: it says no start; restore it, or give another --output-dir, or --overwrite"
+                )
             before["start"] = with_epochs(before["start"])
             differing = [key for key, value in mine.items() if before.get(key) != value]
             if differing:
@@ -146,15 +152,22 @@ class Search:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-        path = str(self.folder / "study.journal")
+        path = self.folder / "study.journal"
+        if path.is_file() and not (lines := path.read_bytes()).endswith(b"\n"):  # cut off by a kill or a full disk
+            path.write_bytes(lines[: lines.rfind(b"\n") + 1])
         pruners = self.optuna.pruners
-        return self.optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path))),
-            study_name="search",
-            direction="maximize" if self.sign > 0 else "minimize",
-            pruner=pruners.NopPruner() if self.options.no_pruning else pruners.MedianPruner(_STARTUP_TRIALS),
-            load_if_exists=True,
-        )
+        try:
+            return self.optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))),
+                study_name="search",
+                direction="maximize" if self.sign > 0 else "minimize",
+                pruner=pruners.NopPruner() if self.options.no_pruning else pruners.MedianPruner(_STARTUP_TRIALS),
+                load_if_exists=True,
+            )
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path} is damaged ({error}); restore it, or give another --output-dir, or --overwrite"
+            ) from error
 
     def _go_on(self, study: Any) -> None:
         """Make a trial that was killed again; before the first trial, let the start be one."""

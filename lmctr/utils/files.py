@@ -115,6 +115,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a write that failed: a full disk, a quota
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

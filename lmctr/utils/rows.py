@@ -132,4 +132,4 @@ def plain_id(value: Any, is_text: bool, where: str) -> str | int:
         if isinstance(value, str) and (is_text or _WHOLE.fullmatch(value.strip())):
             return value if is_text else int(value)
     kind = "texts" if is_text else "integers"
-    raise ValueError(f"{where}: {value!r} is no id; those of the catalogue's items are {kind}")
+    raise ValueError(f"{where}: {value!r:.80} is no id; those of the catalogue's items are {kind}")

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lmctr.analysis import AttentionMap, SinkAttention
+from lmctr.analysis import AttentionMap, SinkAttention, plots_report
 from lmctr.analysis.plots import _fonts, _labels, _short, plot_attention_map, plot_layer_curves
 
 
@@ -231,3 +231,15 @@ def test_labels_that_no_font_can_draw_are_places(tmp_path, monkeypatch, caplog, 
     assert "no installed font has \u59ec\u738b\u9738: such texts are labelled by their places" in line
     words = re.findall(r"<!-- (.*) -->", path.read_text())
     assert {"#0", "Heat", "X#3"} <= set(words)
+
+
+def test_a_run_has_one_colour_in_all_pictures_of_a_report(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(plots_report, "save_figure", lambda figure, path: kept.append(figure) or path)
+    plots_report.plot_curves({"a": ([4], [0.5])}, tmp_path / "a.png", "AUC", among=["a", "b"])
+    plots_report.plot_curves({"b": ([6], [0.5])}, tmp_path / "b.png", "R/R*", among=["a", "b"])
+    bins = (np.array([0.1, 0.3]), np.array([0.2, 0.3]), np.array([50, 50]))
+    plots_report.plot_calibration({"b": bins}, tmp_path / "c.png", among=["a", "b"])
+    one, other, third = (next(line for line in figure.axes[0].lines if line.get_marker() == "o") for figure in kept)
+    assert one.get_color() != other.get_color() == third.get_color()
+    assert [tick for tick in kept[0].axes[0].get_xticks() if tick % 1] == []  # of a single step too

@@ -34,8 +34,12 @@ def test_law_in_log_axes(figures, tmp_path):
     assert {text.get_text() for text in axes.get_legend().get_texts()} == {
         "bootstrap band", "law of all points", "law without the largest sizes", "measured"
     }  # fmt: skip
+    plot_law(x, y, x, y, tmp_path / "c.svg", held_out=(x, y), held_from=1e7)
+    *_, measured, held = figures[1].axes[0].lines
+    assert (list(measured.get_xdata()), list(held.get_xdata())) == ([1e6], [1e7, 1e8])
+    assert (measured.get_fillstyle(), held.get_fillstyle(), held.get_label()) == ("full", "none", "held out")
     plot_law(x, y, x, y, tmp_path / "b.svg")
-    assert figures[1].axes[0].lines[-1].get_ydata() == pytest.approx(y)
+    assert figures[2].axes[0].lines[-1].get_ydata() == pytest.approx(y)
 
 
 def test_designs(figures, tmp_path):

@@ -39,6 +39,8 @@ def test_ticks_of_candidates_are_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(plots_sequence, "save_figure", lambda figure, path: kept.append(figure) or path)
     plot_compression(plan, tmp_path / "plan.png")
     assert [tick for tick in kept[0].axes[0].get_xticks() if tick % 1] == []
+    lines = kept[0].axes[0].get_legend().get_lines()  # of both axes, told apart without their colours
+    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines) == 4
 
 
 def measured(names=("play", "like"), like=0.3):

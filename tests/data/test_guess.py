@@ -303,7 +303,7 @@ def test_items_file_with_another_key_and_gaps(tmp_path):
 
 
 def test_ids_that_an_items_file_shares_are_the_items(tmp_path):
-    """Under no name that says so, and beside another column of more values; a column of that file that does not tell its rows apart is none."""
+    """Under no name that says so, and beside another column of more values; another column of that file that does not tell its rows apart is none."""
     rng = np.random.default_rng(3)
     places, towns = rng.integers(0, 40, ROWS), rng.integers(0, 60, ROWS)
     columns = table(item_id=None, page=rng.integers(0, 120, ROWS), place=places, town=towns)
@@ -312,6 +312,33 @@ def test_ids_that_an_items_file_shares_are_the_items(tmp_path):
     (item,) = (entry for entry in guess.guesses if entry.role == "item")
     assert (item.column, item.sure, log.num_items) == ("place", True, 40)
     assert guess_log(write(tmp_path / "e.csv", columns)).schema["columns"]["item"] == "page"
+
+
+def test_a_file_of_items_or_users_tells_which_column_holds_their_ids(tmp_path):
+    """Where no name does: of the columns of ids that come again the one of most different ones would be the item."""
+    given = table(zahl=[row * 7 % 90 for row in range(ROWS)])
+    columns = {"kunde": given["user_id"], "artikel": [f"A{item:02d}" for item in given["item_id"]]}
+    columns |= {name: given[name] for name in ("ts", "click", "zahl")}
+    items = {"nr": [f"A{item:02d}" for item in range(30)], "farbe": ["rot", "blau"] * 15}
+    guess, log = guessed(tmp_path / "e.csv", columns, items=write(tmp_path / "items.csv", items))
+    assert (guess.schema["columns"]["item"], guess.schema["catalogue"]["item"], log.num_items) == ("artikel", "nr", 30)
+    (said,) = [entry for entry in guess.guesses if entry.role == "item"]
+    assert said.sure
+    assert said.why == f"100.0% of its ids stand in {tmp_path / 'items.csv'}"
+    films = [row * 7 % 120 for row in range(ROWS)]
+    numbered = {"wer": given["user_id"], "was": films, "ts": given["ts"], "click": given["click"]}
+    catalogue = {"film": list(range(110)), "art": ["a", "b"] * 55}  # every user's number, and most of the items'
+    guess, _ = guessed(tmp_path / "n.csv", numbered, items=write(tmp_path / "films.csv", catalogue))
+    assert guess.schema["columns"]["item"] == "was"
+    users = {"id": sorted({*given["user_id"]}), "ort": ["Bonn", "Ulm"] * (len({*given["user_id"]}) // 2)}
+    guess, _ = guessed(
+        tmp_path / "f.csv", columns, users=write(tmp_path / "users.csv", users), given={"item": "artikel"}
+    )
+    assert guess.schema["columns"]["user"] == "kunde"
+    with pytest.raises(ValueError, match="If another column of the events holds them, state it: --item COLUMN"):
+        guessed(
+            tmp_path / "g.csv", table(), items=write(tmp_path / "others.csv", {"nr": ["x", "y"], "b": [1000, 2000]})
+        )
 
 
 def test_questions_where_it_is_not_sure(tmp_path):

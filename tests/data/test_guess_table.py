@@ -1,5 +1,7 @@
 """What `lmctr init` takes columns of a table for."""
 
+from datetime import datetime, timedelta
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -214,6 +216,16 @@ def test_rows_of_people_are_not_parted_by_their_birth_dates(tmp_path):
         guess_table(write(tmp_path / "g.csv", clicks(birth_date=births)), {"time": "birth_date"}).schema["time"]
         == "birth_date"
     )
+
+
+def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
+    """In the order of the times, which that of their texts is not."""
+    start = datetime(2023, 11, 14)
+    times = [f"{start + timedelta(hours=7 * row):%d.%m.%Y %H:%M}" for row in range(ROWS)]
+    schema = guess_table(write(tmp_path / "e.csv", clicks(zeitpunkt=times))).schema
+    assert (schema["time"], schema["time_format"]) == ("zeitpunkt", "%d.%m.%Y %H:%M")
+    mixed = np.random.default_rng(0).permutation(times).tolist()
+    assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(zeitpunkt=mixed))).schema
 
 
 def test_everyday_words_are_no_sure_labels(tmp_path):

@@ -41,12 +41,15 @@ def test_a_good_run_passes_every_check(finished_run):
 
 
 def test_a_folder_of_runs_is_told_with_one_of_them(finished_run, tmp_path, capsys):
-    """Of a search (best-1), and of a grid (point/seed-0)."""
-    for place in ("best-1", "point/seed-0"):
-        shutil.copytree(finished_run[0], tmp_path / Path(place).parts[0] / place)
+    """Of a search (best-1), of a grid (point/seed-0) and of a ladder."""
+    for place in ("best-1", "point/seed-0", "runs/w2/seed-0"):
         folder = tmp_path / Path(place).parts[0]
+        shutil.copytree(finished_run[0], folder / place)
         assert main(["push", str(folder), "user/name", "--dry-run"]) == 2
         told = f"it is no run folder, nor one of a saved model; give a run in it, such as {folder / place}"
+        assert told in capsys.readouterr().err
+        assert main(["evaluate", str(folder)]) == 2
+        told = f"is no run folder: it has no recipe.yaml (train one with `lmctr train RECIPE`); give a run in it, such as {folder / place}"
         assert told in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ import lmctr
 from lmctr.cli.main import main
 from lmctr.hub.demo.examples import card_example, run_examples
 from lmctr.hub.demo.explain import _left_out
-from lmctr.hub.demo.page import _FIELDS, _read, _written, scored_html
+from lmctr.hub.demo.page import _FIELDS, _fields, _read, _written, scored_html
 from lmctr.hub.demo.running import _examples, write_space
 from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.folder import RunFolder, open_run
@@ -180,6 +180,38 @@ def test_what_is_wrong_stands_in_the_place_of_the_ranking(trained):
         ranking, seen = scored_html(served, texts, {})
         assert words in html.unescape(ranking)
         assert seen == ""
+
+
+def test_what_is_typed_into_the_page_of_a_model_that_reads_statistics(trained):
+    """Its candidates need their items' ids, so the box asks for them; a behaviour without a time is told, and long rankings are cut."""
+    typed = {
+        "text": 'Candidates, one {"item": id or null, "text": ...} per line',
+        "events": "Candidates, one item per line",
+    }
+    for name, label in typed.items():
+        served = ServedModel(str(trained[name]))
+        examples = run_examples(open_run(trained[name]), served.processor, 1)
+        texts = boxes(next(iter(examples.requests.values())), name)
+        assert dict(_fields(served))["candidates"] == label
+        timeless = [{"item": 3} | ({"text": "Crime"} if name == "text" else {})]
+        ranking, seen = scored_html(served, texts | {"history": json.dumps(timeless)}, examples.names)
+        assert "no &#x27;time&#x27;" in ranking
+        assert not seen
+        texts["candidates"] = "\n".join([texts["candidates"].splitlines()[0]] * 201)
+        ranking, _ = scored_html(served, texts, examples.names)
+        assert len(rows_of(ranking)) == 200
+        assert "The first 200 of 201." in ranking
+
+
+def test_a_space_that_could_not_be_written_whole_is_not_left(trained, tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmctr.hub.demo.running.write_json", full)
+        assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 2
+    assert "is the disk full? Free some and give the same command again" in capsys.readouterr().err
+    assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
 
 
 def test_a_space(trained, tmp_path, capsys):

@@ -190,6 +190,16 @@ def test_what_cannot_be_exported_is_named(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_a_graph_that_differs_is_not_left(format, tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    model = model_of("bert", layers=1)
+    monkeypatch.setattr(export, "_TOLERANCE", -1.0)
+    with pytest.raises(RuntimeError, match="gives other logits than the model"):
+        export_model(model, Processor(), tmp_path, format)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_where_a_graph_may_not_be_written_is_told_and_nothing_is_written(run_dir, tmp_path, capsys):
     (tmp_path / "file").touch()
     for target, message in ((run_dir, "is the folder of the model itself"), (tmp_path / "file", "is a file; give a")):

@@ -7,13 +7,19 @@ import subprocess
 import time
 
 import pytest
+import warm
 import yaml
 from safetensors import SafetensorError
 from test_same_folder import TABLE, files_of
 
+from lmctr import DNNConfig, DNNForCTR
+from lmctr.cli import card as card_verb
+from lmctr.cli import demo as demo_verb
+from lmctr.cli import predict as predict_verb
 from lmctr.cli import scaling as scaling_verb
 from lmctr.cli import train as train_verb
 from lmctr.cli.main import main
+from lmctr.utils.files import replacing
 
 WORDS = ["train", "table.yaml", "--output-dir", "run", "--resume"]
 
@@ -67,6 +73,27 @@ def test_a_full_disk_loses_nothing(disk, tmp_path, monkeypatch, capsys, shares):
         assert files_of(folder / "run") == wanted, share
 
 
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_an_export_to_a_full_disk_leaves_no_graph(format, disk, tmp_path):
+    """Torch's own writer of files would end the process."""
+    pytest.importorskip("onnxscript")
+    folder, resize = disk
+    model = DNNForCTR(
+        DNNConfig(vocab_sizes=[500, 500], field_names=["user", "item"], embedding_dim=4, hidden_units=[8])
+    )
+    resize(8192)
+    script = (
+        "import sys; from lmctr import DNNForCTR; from lmctr.hub.export import export_model\n"
+        "class Processor:\n    fields = ()\n    def save_pretrained(self, folder): pass\n"
+        "export_model(DNNForCTR.from_pretrained(sys.argv[1]), Processor(), sys.argv[2], sys.argv[3])\n"
+    )
+    model.save_pretrained(tmp_path / "model")
+    done = warm.fresh(script, tmp_path / "model", folder / "exported", format)
+    assert done.returncode == 1, done.stderr
+    assert "No space left on device" in done.stderr
+    assert not list(folder.glob("exported/model*"))
+
+
 def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys):
     def told_of(path):
         def run(args):
@@ -77,8 +104,7 @@ def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys)
         return capsys.readouterr().err
 
     assert told_of(tmp_path / "p.csv.41.tmp") == (
-        f"error: {tmp_path / 'p.csv'}: may not be written (Permission denied); name another place by --output, or --output-dir where a "
-        "run is trained\n"
+        f"error: {tmp_path / 'p.csv'}: may not be written (Permission denied); name another place by --output-dir\n"
     )
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may read everything
     assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
@@ -123,3 +149,36 @@ def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, tmp_path
     assert capsys.readouterr().err == (
         f"error: {error}; is the disk full? Free some and give the same command again (train: with --resume)\n"
     )
+
+
+@pytest.mark.parametrize(("words", "hint"), [
+    ("train x.yaml", "; name another place by --output-dir"),
+    ("predict run --input x.csv", "; name another place by --output"),
+    ("demo run", "; name another place by --space"),
+    ("card run", ""),
+])  # fmt: skip
+def test_what_is_told_to_name_another_place_are_the_options_of_the_command(words, hint, tmp_path, monkeypatch, capsys):
+    def run(args):
+        raise PermissionError(30, "Read-only file system", str(tmp_path))
+
+    for verb in (train_verb, predict_verb, demo_verb, card_verb):
+        monkeypatch.setattr(verb, "run", run)
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}: may not be written (Read-only file system){hint}\n"
+
+
+def test_a_machine_without_a_temporary_folder_says_how_to_name_one(monkeypatch, capsys):
+    def run(args):
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", "x.yaml"]) == 2
+    assert capsys.readouterr().err == (
+        "error: No usable temporary directory found in ['/tmp']; set TMPDIR to a folder that may be written\n"
+    )
+
+
+def test_a_write_that_fails_names_its_file(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: .*here\.txt'"), replacing(tmp_path / "here.txt"):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -56,6 +57,20 @@ def test_rows_of_tables(folder, tabular, tmp_path):
         stream,
     ):
         np.testing.assert_allclose(logits_of(list(pipe(rows))), expected, atol=1e-6)
+    np.testing.assert_allclose(logits_of(pipe(np.array(ROWS))), expected, atol=1e-6)
+    frame = pd.DataFrame(ROWS)
+    for nothing in (
+        [],
+        frame[:0],
+        pa.table(columns)[:0],
+        Dataset.from_dict(columns).select([]),
+        {"ad": [], "price": []},
+    ):
+        assert pipe(nothing) == []
+    with pytest.raises(ValueError, match="row 1: expected a dict of columns, got 'a1'"):
+        pipe(frame.iloc[0])
+    with pytest.raises(ValueError, match="batch_size: got '2', accepted: an integer from 1"):
+        pipe(ROWS, batch_size="2")
     assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))
     assert pipe(ROWS, batch_size=1) == pipe(ROWS)
     half = pipeline("click-prediction", model=folder, device="cpu", dtype="bfloat16")
@@ -204,6 +219,8 @@ def test_requests_of_events():
     assert next(stream) == one
     with pytest.raises(ValueError, match=r"inputs\[1\]: the request has no 'history'"):
         pipe([requests[0], {"target": 102, "time": 9}])
+    with pytest.raises(ValueError, match=r"inputs\[0\]: the request has no 'time'"):  # what is left are lists
+        pipe({"history": history, "candidates": [100, 101, 102]})
 
 
 def test_requests_of_texts_from_a_folder(tmp_path):

@@ -67,6 +67,11 @@ def test_impressions_are_judged_by_what_they_earn():
     assert (
         verdict(found, {}) == "below ad boosting by 0.047 R/R*: try more epochs: validation R/R* still rose at the end"
     )
+    found["baselines"]["best_reachable"] = {
+        part: {"revenue_ratio": 0.97} for part in ("validation", "test")
+    }  # no baseline
+    found["split metrics"]["test"]["revenue_ratio"] = 0.8
+    assert verdict(found, {}) == "above ad boosting, the strongest baseline, by 0.046 R/R*"
 
 
 def test_a_baseline_that_leads_on_test_alone_is_named():

@@ -56,6 +56,17 @@ def test_the_highest_rate_of_a_known_service_time():
     assert tried == [(1, 1), (1, 2), (1, 4), (1, 8), (10, 1), (10, 2), (10, 4), (10, 8)]  # 8 clients bring no more
 
 
+def test_an_interval_of_a_rate_does_not_begin_below_zero():
+    class Uneven(FakeLoad):
+        def run(self, batch_size, concurrency, seconds):
+            window = super().run(batch_size, concurrency, seconds)
+            return Window(window.latencies[: len(window.latencies) // (1 if len(self.calls) % 2 else 100)], seconds)
+
+    low, high = measure(Uneven(), batch_sizes=(1,), num_windows=2, warmup_seconds=0.0).single.qps_interval
+    assert low == 0.0
+    assert high > 100
+
+
 def test_the_limit_binds_and_the_gap_is_halved():
     # 12 ms a call on one core: c clients wait 12 c ms, so 50 ms allow 4 of them, 80 ms allow 6
     load = FakeLoad(cores=1, fixed=0.012, per_request=0.0)

@@ -142,6 +142,8 @@ def test_what_is_missing_is_told(log, reader, tmp_path):
         score(model, processor, history, [{"text": "a", "item": 1}, "Casino"], later, items=items)
     with pytest.raises(ValueError, match=r"history\[0\] has no 'item'"):
         score(model, processor, [{"text": "Heat", "time": 1}], [{"text": "a", "item": 1}], later, items=items)
+    with pytest.raises(ValueError, match=r"history\[0\] has no 'time'; a behaviour needs 'text' and 'time'"):
+        RequestStatistics(processor, items).extend([{"text": "Heat", "item": 1, "feedback": 2}])
     with pytest.raises(ValueError, match="items: the model reads no statistics"):
         score(plain, plain_processor, [], ["Casino"], later, items=items)
     state = UserState(model, processor, history, items=items)

@@ -135,7 +135,9 @@ def test_pictures_are_inside_and_told_in_words(runs, tmp_path):
         assert kind == "data:image/svg+xml;base64"
         assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
     found = json.loads((runs / "fast-0" / "metrics.json").read_text())
-    assert f"to {found['evaluations'][-1]['auc']:.4f} at step" in pictures[0]["alt"]
+    assert pictures[0]["alt"].endswith(
+        f" fast-0: {found['evaluations'][-1]['auc']:.4f} at step {found['steps']}."
+    )  # one
     assert f"from {found['losses'][0]['loss']:.4f} at step 2" in pictures[1]["alt"]
     assert len(found["losses"]) == found["steps"] // 2
     assert "largest gap" in pictures[2]["alt"]
@@ -240,7 +242,7 @@ def test_runs_of_other_metrics_have_a_picture_each(runs, tmp_path):
     page = page_of(runs / "fast-0", other, "--output", tmp_path / "page.html")
     told = [attributes["alt"] for tag, attributes in page.tags if tag == "img" and "Validation" in attributes["alt"]]
     assert [alt.partition(".")[0] for alt in told] == ["Validation R/R* by step", "Validation AUC by step"]
-    assert "other: from 0.2500" in told[0]
+    assert told[0].endswith(" other: 0.2500 at step 4.")
     assert "fast-0" in told[1]
 
 

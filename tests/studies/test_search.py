@@ -135,6 +135,23 @@ def test_a_killed_search_makes_the_trials_that_it_would_have_made(files, quick, 
     assert len(tables[0]) == len(tables[1]) == 10
 
 
+def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
+    Search(options(files)).run()
+    folder = files / "search"
+    journal, rows = (folder / "study.journal").read_bytes(), (folder / "trials.csv").read_bytes()
+    (folder / "trials.csv").unlink()
+    (folder / "study.journal").write_bytes(journal[:-9])  # a full disk, or a kill
+    Search(options(files)).run()
+    assert len((folder / "trials.csv").read_bytes().splitlines()) == len(rows.splitlines())
+    (folder / "study.journal").write_bytes(b"{" + journal)
+    with pytest.raises(ValueError, match=r"study\.journal is damaged .*; restore it, or give another --output-dir"):
+        Search(options(files)).run()
+    (folder / "search.yaml").write_text("x")
+    with pytest.raises(ValueError, match=r"search\.yaml is damaged: it says no start"):
+        Search(options(files)).run()
+    Search(options(files, overwrite=True)).run()
+
+
 def test_trials_below_the_median_end_early(files, quick, capsys):
     Search(options(files, trials=14)).run()
     rows = read_csv(files / "search" / "trials.csv", text=["state"], numbers=["evaluations"])

@@ -164,14 +164,17 @@ class _LogGuesser(Guesser):
         named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
-        beside = getattr(self.found, f"{role}s")
-        ids = [name for name, count in beside.distinct.items() if count == beside.table.num_rows] if beside else []
-        shared = [name for name in met if name in ids]
-        if len(shared) == 1:
-            return self._take(
-                role, shared[0], f"as in {beside.path}; {self.events.distinct[shared[0]]:,} different ones"
-            )
         other = self.events.named("user" if role == "item" else "item")
+        described = self.found.items if role == "item" else self.found.users
+        if described is not None:
+            keys = [name for name, count in described.distinct.items() if count == described.table.num_rows]
+            shares = {name: self._shares(described, name) for name in met if name not in other}
+            held = {name: max((own.get(key, 0.0) for key in keys), default=0.0) for name, own in shares.items()}
+            found = {name: held[name] * self.events.distinct[name] for name in held if held[name] > 0.5}
+            if found:  # of two, the one with more of the file's: small numbers stand among many ids
+                best = max(found, key=lambda name: (name in keys, found[name]))
+                sure = best in keys or found[best] > described.table.num_rows / 20
+                return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         repeated = [name for name in met if name not in other]
         if not repeated:
             raise self._absent(role, "ids that come again")
@@ -328,18 +331,24 @@ class _LogGuesser(Guesser):
                 self._say("context", name, f"is called 'row_{name}': {name!r} is a statistic")
             self.columns["context"] = described
 
-    def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
-        """A file of items or users: which of its columns holds the ids of the events."""
+    def _shares(self, sample: FileSample, key: str) -> dict[str, float]:
+        """How many of the ids of a column of the events stand in each column of a file."""
         ids, shares = pc.unique(_plain_ids(self.events.values(key))), {}
         for name in sample.table.column_names:
             kind = sample.table[name].type
             if pa.types.is_integer(kind) or is_text(kind):
                 found = pc.is_in(ids, value_set=pc.unique(_plain_ids(sample.values(name))))
                 shares[name] = pc.mean(found.cast(pa.int8())).as_py()
+        return shares
+
+    def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
+        """A file of items or users: which of its columns holds the ids of the events."""
+        shares = self._shares(sample, key)
         column = max(shares, key=lambda name: (shares[name], name == key), default=None)
         if column is None or not shares[column]:
             raise ValueError(
-                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}"
+                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
+                f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
             )
         self._say(f"{what} id", column, f"{shares[column]:.1%} of the ids of {key!r} stand there")
         names = [name for name in sample.table.column_names if name != column]

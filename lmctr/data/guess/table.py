@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.times import seconds_of
 from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
@@ -143,11 +145,17 @@ class _TableGuesser(Guesser):
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""
         wanted = self.given.get("time")
-        for name in [wanted] if wanted else [name for name in self.events.named("time") if name in self.left]:
+        named = [name for name in self.events.named("time") if name in self.left]
+        kinds = {
+            name: self.events.table[name].type for name in self.left if self.events.distinct.get(name, 0) > _COUNTS
+        }
+        texts = [name for name, kind in kinds.items() if pa.types.is_temporal(kind) or is_text(kind)]
+        others = [name for name in texts if name not in named]  # called in another language, say
+        for name in [wanted] if wanted else [*named, *others]:
             why, keys = self._time_of(name) or (None, {})
             if why is None and wanted:
                 raise ValueError(f"--time {name}: {self._no_times(name)}; others need `time` in a table's schema")
-            if why is None or not (wanted or name in self.events.called("time") or self._is_in_order(name)):
+            if why is None or not (wanted or name in self.events.called("time") or self._is_in_order(name, keys)):
                 continue
             self.left.remove(name)
             self._say("time", name, f"{why}: parts the rows", name in self.events.called("time") or name == wanted)
@@ -159,9 +167,12 @@ class _TableGuesser(Guesser):
             if name in self.events.called("time") and self._time_of(name) is None:
                 self._say("no time", name, f"{self._no_times(name)}; the rows are parted at random", sure=False)
 
-    def _is_in_order(self, name: str) -> bool:
+    def _is_in_order(self, name: str, keys: dict[str, str]) -> bool:
         """Whether the rows stand in the order of the column, as those of events do, and those of people not in that of their birth dates."""
         values = self.events.values(name)
+        if "format" in keys:
+            spec = TimeSpec.model_validate({"column": name, **keys})
+            values = pa.array(seconds_of(values, spec, str(self.events.path)))
         rises = pc.mean(pc.less_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
         falls = pc.mean(pc.greater_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
         return max(rises, falls) > _ORDERED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from .examples import Examples
 from .explain import explanation
 
 _ERROR = "#c1272d"
+_SHOWN = 200  # candidates of the ranking: a browser is slow with thousands of bars
 _FIELDS = {  # what a kind of request is typed into: key, label; None is what remains of the request
     "text": (
         ("history", "History: behaviours, oldest first"),
@@ -34,6 +35,14 @@ _FIELDS = {  # what a kind of request is typed into: key, label; None is what re
     "table": (("rows", "Rows"),),
     "impressions": (("user", "User"), ("ads", "Ads")),
 }
+
+
+def _fields(served: ServedModel) -> Sequence[tuple[str | None, str]]:
+    """The boxes of a model's page."""
+    if served.kind != "text" or served.processor.statistics_reader is None:
+        return _FIELDS[served.kind]
+    labels = {"candidates": 'Candidates, one {"item": id or null, "text": ...} per line'}  # counted by the items' ids
+    return [(key, labels.get(key, label)) for key, label in _FIELDS["text"]]
 
 
 def plain_theme() -> Any:
@@ -56,7 +65,7 @@ def build_page(served: ServedModel, examples: Examples) -> Any:
         import gradio
     except ImportError as error:
         raise ImportError(f"lmctr demo needs the extra demo: pip install 'lmctr[demo]' ({error})") from error
-    family, fields = family_of(served.model.config.model_type), _FIELDS[served.kind]
+    family, fields = family_of(served.model.config.model_type), _fields(served)
     first = next(iter(examples.requests))
     lock = threading.Lock()  # attention is read from the same model that scores
 
@@ -111,12 +120,13 @@ def _ranking(scored: Scored, order: np.ndarray, names: Mapping[str, str]) -> str
     values = expit(logits) if is_chance else logits
     entries = request[{"table": "rows", "impressions": "ads"}.get(served.kind, "candidates")]
     rows = []
-    for rank, place in enumerate(order, 1):
+    for rank, place in enumerate(order[:_SHOWN], 1):
         own = [f"{value:.2%}" if is_chance else f"{value:.4f}" for value in values[place]]
         words = own[0] if len(own) == 1 else ", ".join(f"{task} {value}" for task, value in zip(served.tasks, own))
         rows.append((f"{rank}. {_label(entries[place], place, names)}", float(values[place, 0]), words))
-    says = f"{scored.unknown / scored.values:.0%} of the values are unknown to the model." if scored.unknown else ""
-    return bars("Candidates by probability" if is_chance else "Ads by score", rows, says)
+    says = [f"{scored.unknown / scored.values:.0%} of the values are unknown to the model."] if scored.unknown else []
+    says += [f"The first {_SHOWN} of {len(order):,}."] if len(order) > _SHOWN else []
+    return bars("Candidates by probability" if is_chance else "Ads by score", rows, " ".join(says))
 
 
 def _label(entry: Mapping[str, Any], place: int, names: Mapping[str, str]) -> str:

@@ -112,6 +112,15 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
         raise FileExistsError(f"--space {target}: is there already; give a new folder, or delete it first")
     _, processor = load_folder(folder)
     examples = run_examples(folder, processor, users) if users else card_example(folder, processor)
+    try:
+        _write_files(folder, target, examples)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return len(examples.requests)
+
+
+def _write_files(folder: RunFolder, target: Path, examples: Examples) -> None:
     changed = changed_config(folder)
     for name in folder.upload_files():
         place = target / "model" / name
@@ -129,4 +138,3 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
     head = {"title": f"{family.title} click prediction", "sdk": "gradio", "app_file": "app.py", "tags": "[lmctr, ctr]"}
     lines = ["---", *(f"{key}: {value}" for key, value in head.items()), "---", "", family.says.capitalize() + ".", ""]
     (target / "README.md").write_text("\n".join(lines), encoding="utf-8")
-    return len(examples.requests)

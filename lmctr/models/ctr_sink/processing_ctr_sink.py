@@ -612,13 +612,15 @@ class CTRSinkProcessor(ProcessorMixin):
         """What statistics count of behaviours: items' ids, times in seconds, labels (0, 1, -1 for none), graded values.
 
         Raises:
-            ValueError: a behaviour without `item`; one without `label` where its feedback does not say it.
+            ValueError: a behaviour without `item` or `time`; one without `label` where its feedback does not say it.
         """
         names, events = self.prompt.feedback_names, []
         for number, entry in enumerate(behaviors):
             where = f"histories[0][{number}]"
             if "item" not in entry:
                 raise ValueError(f"{where} has no 'item'; statistics are counted by the items' ids")
+            if "time" not in entry:
+                raise ValueError(f"{where} has no 'time'; a behaviour needs 'text' and 'time'")
             label = entry.get("label")
             if label is None and "label" not in entry:
                 code = feedback_code(entry, names, 0, number)

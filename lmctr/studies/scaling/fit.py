@@ -105,6 +105,7 @@ class FitAnalysis:
             path,
             band=self.band,
             held_out=None if out is None else (self.curve, out.fit.predict(self.curve)),
+            held_from=float("inf") if out is None else out.x.min(),
             complement=self.fit.complement,
             x_name=self.x_name,
             y_name=self.y_name,
