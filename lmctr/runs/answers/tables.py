@@ -23,7 +23,7 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.reading import FORMATS as READ
 from lmctr.data.tables.source import rows_of
-from lmctr.utils.arrow import is_text
+from lmctr.utils.arrow import decoded, is_text, without_empty
 from lmctr.utils.progress import over
 
 from .base import moved_on
@@ -170,9 +170,7 @@ def copied(rows: Rows, name: str) -> list[Any]:
     Raises:
         ValueError: bytes that are no UTF-8 text.
     """
-    column = rows.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(rows.column(name))
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         try:
             column = column.cast(pa.large_string())
@@ -182,7 +180,7 @@ def copied(rows: Rows, name: str) -> list[Any]:
             ) from None
     suffix = Path((rows.source or "").removesuffix(".gz")).suffix.lower()
     if is_text(column.type) and READ.get(suffix) in ("csv", "tsv"):
-        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+        column = without_empty(column)
         if pc.all(pc.match_substring_regex(column, _PLAIN_NUMBER)).as_py():
             column = column.cast(pa.int64())
     return column.to_pylist()
