@@ -348,7 +348,11 @@ def delimiter_of(path: Path) -> str:
 
 def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
     """The names in the header line, without types where all have one as in RecBole's files."""
-    return _plain(_header(stream, parse, path))
+    try:
+        return _plain(_header(stream, parse, path))
+    except pa.ArrowInvalid as error:
+        said = f"cannot be read as delimited text: {printable(error)}"
+        raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
 
 
 def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
@@ -357,9 +361,6 @@ def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path)
         return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
-    except pa.ArrowInvalid as error:
-        said = f"cannot be read as delimited text: {printable(error)}"
-        raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
 
 
 def _plain(names: list[str]) -> list[str]:
