@@ -8,6 +8,7 @@ of b train on the same global batches in the same order.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -192,6 +193,23 @@ class FillerCollator:
 
 class EpochDataLoader(DataLoader):
     """A DataLoader over a batch sampler that follows the epoch."""
+
+    _latest = None
+
+    def __iter__(self) -> Any:
+        iterator = super().__iter__()
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def end_workers(self) -> None:
+        """End the worker processes, also those that persist or stand in the middle of an epoch.
+
+        Left to the collection of garbage they would be waited for, five seconds each: the queue that tells them to end may go first.
+        """
+        iterator = self._latest() if self._latest is not None else None
+        if hasattr(iterator, "_shutdown_workers"):  # a private name of torch
+            iterator._shutdown_workers()
+        self._iterator = None
 
     def set_epoch(self, epoch: int) -> None:
         """Forward the epoch to the batch sampler."""

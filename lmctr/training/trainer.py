@@ -205,7 +205,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
             group_batches=args.length_group_batches,
             seed=args.data_seed if args.data_seed is not None else args.seed,
         )
-        return self._loader(self.train_dataset, sampler)
+        self._training_loader = self._loader(self.train_dataset, sampler)
+        return self._training_loader
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Loader of this process's evaluation batches, longest first; see [`EvaluationBatchSampler`]."""
@@ -233,10 +234,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
         weight = self._loss_weight(dataset) if is_training else None
         if weight is not None:
             dataset, collator = WeightedDataset(dataset, weight), WeightedCollator(collator)
-        persistent = args.dataloader_persistent_workers and args.dataloader_num_workers > 0
+        # A loader for evaluation is read once.
+        persistent = is_training and args.dataloader_persistent_workers and args.dataloader_num_workers > 0
         # An iterator draws a seed when it is made: once with persistent workers, and once more when a run goes on. From the global
         # generator that would shift every dropout mask after it.
-        own = torch.Generator().manual_seed(args.seed) if is_training and persistent else None
+        own = torch.Generator().manual_seed(args.seed) if persistent else None
         return (EpochDataLoader if is_training else DataLoader)(
             FillerDataset(dataset),
             batch_sampler=sampler,
@@ -496,7 +498,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
                         f"{self.args.total_train_batch_size}; keep per_device_train_batch_size x "
                         "gradient_accumulation_steps x processes"
                     )
-        output = super().train(resume_from_checkpoint, *args, **kwargs)
+        try:
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            loader = self.__dict__.pop("_training_loader", None)
+            if loader is not None:
+                loader.end_workers()
         if "train_runtime" in output.metrics:  # the parent counts from where a run goes on
             output.metrics["train_runtime"] += self._seconds_before
         samples = getattr(self.train_dataset, "num_samples", None)

@@ -1,6 +1,7 @@
 """Who writes in a run folder is alone there, and where it was cut off, it goes on to the same bytes."""
 
 import copy
+import multiprocessing
 import shutil
 
 import pytest
@@ -99,14 +100,13 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights(whole, step, tmp_path
             raise KeyboardInterrupt
         return own(self, args, state, control, **kwargs)
 
-    # A loader that goes with a cycle of garbage, as after an exception, has lost the queue that tells its workers to end: torch waits for
-    # each of them for so long, and ends it then.
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(training._FirstStep, "on_step_end", on_step_end)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, output_dir=tmp_path / "cut")
+    assert not multiprocessing.active_children()
     run = train(recipe, output_dir=tmp_path / "cut")
+    assert not multiprocessing.active_children()
     for name, values in whole.model.state_dict().items():
         assert torch.equal(run.model.state_dict()[name], values), name
     assert run.metrics["evaluations"] == whole.metrics["evaluations"]
