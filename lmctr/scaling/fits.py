@@ -272,8 +272,8 @@ def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **opt
         raise ValueError(f"no size can be held out of {len(sizes)}: a law needs {_LEAST_SIZES} others")
     if isinstance(num_held_out, bool) or not 1 <= num_held_out <= len(sizes) - _LEAST_SIZES:
         raise ValueError(
-            f"num_held_out must be between 1 and {len(sizes) - _LEAST_SIZES} (of {len(sizes)} sizes; a law needs {_LEAST_SIZES} of them), "
-            f"got {num_held_out}"
+            f"num_held_out: {num_held_out} sizes of {len(sizes)} cannot be held out; accepted: 1 to {len(sizes) - _LEAST_SIZES}, as a law needs "
+            f"{_LEAST_SIZES} of them"
         )
     held = x >= sizes[-num_held_out]
     fit = fit_scaling_law(x[~held], y[~held], **options)

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 _LARGE = 1 << 16  # bytes that take about a millisecond to read
+_LONGEST = 2000  # characters of an error's message
 
 
 class _TooLarge(Exception):
@@ -193,6 +194,8 @@ def _json(status: int, body: dict[str, Any], headers: dict[str, str] | None = No
 
 
 def _failed(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    if len(message) > _LONGEST:  # it repeats a value of the request
+        message = f"{message[: _LONGEST * 3 // 4]} ... {message[-_LONGEST // 4 :]}"
     return _json(status, {"error": {"message": message, "code": status}}, headers)
 
 

@@ -220,6 +220,10 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
             response = server.post("/v1/rerank", {**asked, **wrong})
             assert response.status_code == 400
             assert message in response.json()["error"]["message"]
+        late = query | {"time": 40000 * "9"}
+        told = server.post("/v1/rerank", {**asked, "query": late}).json()["error"]["message"]
+        assert "9 ... 9" in told
+        assert len(told) < 2100
     with live(folders("deepfm")) as server:
         documents = [{"ad": f"a{number}"} for number in range(4)]
         expected = server.score({"rows": [{**one, "price": 3.0} for one in documents]})["probabilities"]
