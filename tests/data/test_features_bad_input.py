@@ -114,6 +114,12 @@ def test_missing_times(when):
         processor.transform(rows(t=when))
 
 
+def test_a_column_of_booleans_is_no_time():
+    processor = TabularFeatureProcessor(FIELDS, time="t").fit(rows())
+    with pytest.raises(ValueError, match="column 't': 3 values are true or false"):
+        processor.transform(rows(t=[True, False, True]))
+
+
 def test_times_in_milliseconds():
     processor = TabularFeatureProcessor(FIELDS, time="t").fit(rows())
     with pytest.raises(ValueError, match="column 't': 3 values are outside the years up to 9999"):

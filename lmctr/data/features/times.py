@@ -44,6 +44,8 @@ def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.nd
         bad = np.array([*(value is None for value in parsed), True])[codes]
         rows.refuse(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
         return np.array([*parsed, 0], dtype=np.int64)[codes]
+    if pa.types.is_boolean(kind):
+        rows.refuse(np.ones(len(array), bool), array, column, "are true or false", "Every row needs a time.")
     values = numbers(array, column, rows)
     rows.refuse(np.isnan(values), array, column, "are missing", "Every row needs a time.")
     accepted = "Are they in milliseconds or finer? Set the unit: time_format ms, us or ns; or pass unix seconds, or timestamps."
