@@ -81,13 +81,18 @@ def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
             raise ValueError(f"{path}: damaged after line {number} ({error}).") from None
 
 
+def suffix_of(path: Path) -> str:
+    """What a file's name ends in, as written: that before `.gz` where it is packed."""
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+
+
 def format_of(path: Path, given: str | None = None) -> str:
     """ "csv", "tsv", "parquet" or "jsonl", from the file's extension unless given."""
     if given is not None:
         if given not in FORMATS.values():
             raise ValueError(f"{path}: format {given!r}; accepted: {', '.join(dict.fromkeys(FORMATS.values()))}.")
         return given
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = suffix_of(path)
     if suffix.lower() not in FORMATS:
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "

@@ -103,6 +103,7 @@ class Search:
         self._claim()
         study = self._study()
         self._go_on(study)
+        self._write_trials(study)
         began = time.monotonic()
         while (done := _counted(study)) < self.options.trials:
             minutes = (time.monotonic() - began) / 60
@@ -113,7 +114,6 @@ class Search:
                 break
             self._try(study, done)
             self._write_trials(study)
-        self._write_trials(study)
         if not [trial for trial in study.trials if trial.state.name == "COMPLETE"]:
             raise ValueError(f"no trial in {self.folder} came to its end: give more --trials, or look at trials.csv")
         return self._finish(study)

@@ -205,8 +205,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             group_batches=args.length_group_batches,
             seed=args.data_seed if args.data_seed is not None else args.seed,
         )
-        self._training_loader = self._loader(self.train_dataset, sampler)
-        return self._training_loader
+        return self._loader(self.train_dataset, sampler)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Loader of this process's evaluation batches, longest first; see [`EvaluationBatchSampler`]."""
@@ -501,8 +500,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
         try:
             output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
-            loader = self.__dict__.pop("_training_loader", None)
-            if loader is not None:
+            loader = self.callback_handler.train_dataloader
+            if isinstance(loader, EpochDataLoader):
                 loader.end_workers()
         if "train_runtime" in output.metrics:  # the parent counts from where a run goes on
             output.metrics["train_runtime"] += self._seconds_before

@@ -26,6 +26,20 @@ def decoded(values: pa.Array) -> pa.Array:
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
+def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
+    """A column of bytes as its texts; others as they are.
+
+    Raises:
+        ValueError: `refused`, for bytes that are no UTF-8 text.
+    """
+    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+        return values
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        raise ValueError(refused) from None
+
+
 def without_empty(texts: pa.Array) -> pa.Array:
     """Texts with missing values for the empty ones, as which a text file writes them."""
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)

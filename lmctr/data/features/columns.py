@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import place
-from lmctr.utils.arrow import decoded, is_list, is_number, is_text, without_empty
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
 from lmctr.utils.suggest import first_listed
@@ -115,14 +115,9 @@ def text_codes(
         )
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
-    words, kind = encoded.dictionary, encoded.dictionary.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        try:
-            words = words.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            raise ValueError(
-                f"{place(rows.source, name)}: some values are not UTF-8 text; convert the file to UTF-8."
-            ) from None
+    refused = f"{place(rows.source, name)}: some values are not UTF-8 text; convert the file to UTF-8."
+    words = texts_of_bytes(encoded.dictionary, refused)
+    kind = words.type
     if field.extract is not None:
         words = _extract(words, field, rows, codes, array)
     elif value_type is None:

@@ -6,7 +6,7 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -168,8 +168,8 @@ class _LogGuesser(Guesser):
         described = self.found.items if role == "item" else self.found.users
         if described is not None:
             keys = [name for name, count in described.distinct.items() if count == described.table.num_rows]
-            shares = {name: self._shares(described, name) for name in met if name not in other}
-            held = {name: max((own.get(key, 0.0) for key in keys), default=0.0) for name, own in shares.items()}
+            shares = {name: self._shares(described, name, keys) for name in met if name not in other}
+            held = {name: max(own.values(), default=0.0) for name, own in shares.items()}
             found = {name: held[name] * self.events.distinct[name] for name in held if held[name] > 0.5}
             if found:  # of two, the one with more of the file's: small numbers stand among many ids
                 best = max(found, key=lambda name: (name in keys, found[name]))
@@ -331,10 +331,10 @@ class _LogGuesser(Guesser):
                 self._say("context", name, f"is called 'row_{name}': {name!r} is a statistic")
             self.columns["context"] = described
 
-    def _shares(self, sample: FileSample, key: str) -> dict[str, float]:
-        """How many of the ids of a column of the events stand in each column of a file."""
+    def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
+        """How many of the ids of a column of the events stand in each of some columns of a file."""
         ids, shares = pc.unique(_plain_ids(self.events.values(key))), {}
-        for name in sample.table.column_names:
+        for name in columns:
             kind = sample.table[name].type
             if pa.types.is_integer(kind) or is_text(kind):
                 found = pc.is_in(ids, value_set=pc.unique(_plain_ids(sample.values(name))))
@@ -343,7 +343,7 @@ class _LogGuesser(Guesser):
 
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""
-        shares = self._shares(sample, key)
+        shares = self._shares(sample, key, sample.table.column_names)
         column = max(shares, key=lambda name: (shares[name], name == key), default=None)
         if column is None or not shares[column]:
             raise ValueError(

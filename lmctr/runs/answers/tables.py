@@ -22,8 +22,9 @@ from scipy.special import expit
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.reading import FORMATS as READ
+from lmctr.data.reading import suffix_of
 from lmctr.data.tables.source import rows_of
-from lmctr.utils.arrow import decoded, is_text, without_empty
+from lmctr.utils.arrow import decoded, is_text, texts_of_bytes, without_empty
 from lmctr.utils.progress import over
 
 from .base import moved_on
@@ -170,16 +171,9 @@ def copied(rows: Rows, name: str) -> list[Any]:
     Raises:
         ValueError: bytes that are no UTF-8 text.
     """
-    column = decoded(rows.column(name))
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        try:
-            column = column.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            raise ValueError(
-                f"{rows.source}, column {name!r}: bytes that are no UTF-8 text, which cannot be copied"
-            ) from None
-    suffix = Path((rows.source or "").removesuffix(".gz")).suffix.lower()
-    if is_text(column.type) and READ.get(suffix) in ("csv", "tsv"):
+    refused = f"{rows.source}, column {name!r}: bytes that are no UTF-8 text, which cannot be copied"
+    column = texts_of_bytes(decoded(rows.column(name)), refused)
+    if is_text(column.type) and READ.get(suffix_of(Path(rows.source or "")).lower()) in ("csv", "tsv"):
         column = without_empty(column)
         if pc.all(pc.match_substring_regex(column, _PLAIN_NUMBER)).as_py():
             column = column.cast(pa.int64())
