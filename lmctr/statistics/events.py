@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
+from .neighbours import neighbour_statistics
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
 from .table import Statistic, category_values, context_values, item_numbers, statistic
@@ -153,7 +154,7 @@ class Signals:
             described = {key: values[rows.item] for key, values in described_numbers(catalogue, tastes).items()}
             numbers = {key: number_of(key, means["item"], count, described) for key in keys}
         signals, left = found.of_side("user", rows), {}
-        for signal in dict.fromkeys(row.signal for row in tastes):
+        for signal in signals_left(wanted):
             (mean,) = rows.columns("user", signals, [Statistic("", "user", "", "", "mean", signal)], prior)
             left[signal] = signals[signal] - mean
         expected = None
@@ -200,15 +201,28 @@ def counted(
     label: np.ndarray | None = None,
     signals: Signals | None = None,
 ) -> Iterator[tuple[np.ndarray | slice, list[int], np.ndarray]]:
-    """Statistics of events (S,) of a log, in parts: those of users by users, those of items by items.
+    """Statistics of events (S,) of a log, in parts: those of users by users, those of items by items, those of neighbours at once.
 
     Yields:
         Places among the events (N,), places among the statistics (K,), and the values (N, K) float64.
     """
     context = getattr(log, "context", None)
     signals = log_signals(log, wanted, prior, label) if signals is None else signals
+    rest = [(place, row) for place, row in enumerate(wanted) if row.aggregation != "neighbours"]
+    if len(rest) < len(wanted):
+        places = [place for place, row in enumerate(wanted) if row.aggregation == "neighbours"]
+        found = {}
+        for signal, left in signals.left.items():
+            columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))
+            values = neighbour_statistics(*columns, prior.scaled_left(signal, left))
+            found |= {(signal, name): own[events] for name, own in values.items()}
+        yield (
+            slice(None),
+            places,
+            np.column_stack([found[wanted[place].signal, wanted[place].reduce] for place in places]),
+        )
     for side in SIDES:
-        places = [place for place, row in enumerate(wanted) if (row.family == "item") == (side == "item")]
+        places = [place for place, row in rest if (row.family == "item") == (side == "item")]
         own = [wanted[place] for place in places]
         columns = dict.fromkeys(row.column for row in own if row.column)
         categories = {column: category_values(log.catalogue, column) for column in columns}
@@ -306,8 +320,13 @@ def side_rows(wanted: Sequence[Statistic], side: str) -> list[Statistic]:
     own = [row for row in wanted if row.family == side]
     more = [EXPECTED_PARTS[side]] if any(row.aggregation == "expected" for row in wanted) else []
     if side == "user":
-        more += dict.fromkeys(f"user_{row.signal}" for row in wanted if row.aggregation == "taste")
+        more += (f"user_{signal}" for signal in signals_left(wanted))
     return own + [statistic(name) for name in more]
+
+
+def signals_left(wanted: Sequence[Statistic]) -> list[str]:
+    """The signals of which these statistics take the residuals left."""
+    return list(dict.fromkeys(row.signal for row in wanted if row.takes_left))
 
 
 def bases_left(wanted: Sequence[Statistic]) -> list[str]:

@@ -117,15 +117,20 @@ class KeyedRows:
         known &= self.time - self.time[last] <= gap
         return self.unsorted(np.where(known, running[:, last], 0.0))
 
+    def last(self, known: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """The last `length` known ones (R,) of the sorted rows before each of them, as a range (R,) of places among the known ones."""
+        count = offsets_from_lengths(known)
+        ends = count[self.end]
+        return np.maximum(ends - length, count[self.start]), ends
+
     def last_mean(self, values: np.ndarray, length: int) -> np.ndarray:
         """(R,) mean of the last `length` earlier values that are not NaN, NaN without any."""
         values = values[self.order]
         known = ~np.isnan(values)
-        count, total = offsets_from_lengths(known), np.r_[0.0, np.cumsum(values[known])]
-        last = count[self.end]
-        first = np.maximum(last - length, count[self.start])
+        starts, ends = self.last(known, length)
+        total = np.r_[0.0, np.cumsum(values[known])]
         with np.errstate(invalid="ignore"):
-            return self.unsorted((total[last] - total[first]) / (last - first))
+            return self.unsorted((total[ends] - total[starts]) / (ends - starts))
 
 
 def _order(key: np.ndarray, time: np.ndarray) -> np.ndarray:

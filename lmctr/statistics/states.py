@@ -30,7 +30,7 @@ TASTE_RIDGE = 20.0
 class Prior:
     """Rates smoothed towards `label`, graded values towards `value`, with `strength` imaginary events (greater than 0).
 
-    `numbers` has the mean and the scale of what users may have a taste for, see `number_key`.
+    `numbers` has the mean and the scale of what users may have a taste for, see `number_key`, and of the residuals left for neighbours.
     """
 
     label: float
@@ -48,6 +48,10 @@ class Prior:
         """A number of items around 0; where it is not known, 0."""
         mean, scale = self.numbers.get(key, (0.0, 1.0))
         return np.nan_to_num((number - mean) / scale, nan=0.0)
+
+    def scaled_left(self, signal: str, left: np.ndarray) -> np.ndarray:
+        """Residuals less the user's mean, by their standard deviation, as neighbours weigh them."""
+        return left / self.numbers.get(signal, (0.0, 1.0))[1]
 
     def mean(self, signal: str, total: np.ndarray, count: np.ndarray) -> np.ndarray:
         """(total + strength * prior) / (count + strength); residuals are smoothed towards 0."""

@@ -9,6 +9,9 @@ What a log tells of the moment of an event itself (`log.context`: position, devi
 `context:device=phone` 1 for this value and 0 for others.
 
 Users who come back to items have statistics with this very item as well: those of categories, where each item is one (the set `repeats`).
+
+What a user thought of other items says something of this one where other users thought alike of both (the set `neighbours`, see
+`lmctr.statistics.neighbours`).
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ class Statistic:
         transform: for linear and neural models: "none", "log1p" or "logit".
         missing: where it is NaN; empty: nowhere.
         aggregation: "mean" (smoothed), "events" and "days" (fading mean, half-life `span`), "count", "fading_count", "last" (mean of the last
-            `span`), "since_last", "since_first", "session_count", "session_mean", or the name of a statistic of its own.
+            `span`), "since_last", "since_first", "session_count", "session_mean", "neighbours", or the name of a statistic of its own.
         signal: what it aggregates.
         span: half-life or number.
-        column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories.
+        column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories; which of the
+            numbers of neighbours.
         feature: number of the item of a "taste": "mean" and "count" of its events so far, "year", or a numeric catalogue column. A taste is
             the user's residuals so far, less their mean, regressed on that number (ridge, through the origin), at the candidate's number.
             Of a "context" statistic the column of the context, for an indicator with `=` and the value.
@@ -69,6 +73,11 @@ class Statistic:
     def graded(self) -> bool:
         """Whether it needs graded values."""
         return self.signal.startswith("value")
+
+    @property
+    def takes_left(self) -> bool:
+        """Whether it is made of the user's residuals less their mean so far."""
+        return self.aggregation in ("taste", "neighbours")
 
 
 _ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}
@@ -143,6 +152,21 @@ _REPEATS = (
         reduce="mean",
     ),
 )
+_NEIGHBOURS = tuple(
+    Statistic(
+        f"{name}_neighbour_{part}",
+        "cross",
+        "log1p" if part == "weight" else "none",
+        "",
+        "neighbours",
+        signal,
+        0,
+        "",
+        part,
+    )
+    for name, signal in (("value", "value_residual"), ("rate", "residual"))
+    for part in ("mean", "sum", "weight", "share")
+)
 BASIC = (
     "user_rate",
     "user_count",
@@ -163,10 +187,12 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
-for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before."""
+for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `neighbours`:
+those of graded values where a log has them, of labels otherwise."""
 STATISTIC_SETS["context"] = ()
 STATISTIC_SETS["repeats"] = tuple(row.name for row in _REPEATS)
-_KNOWN |= {row.name: row for row in _REPEATS}
+STATISTIC_SETS["neighbours"] = tuple(row.name for row in _NEIGHBOURS)
+_KNOWN |= {row.name: row for row in _REPEATS + _NEIGHBOURS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
 _CONTEXT = "context:"
@@ -197,11 +223,12 @@ def statistic(name: str) -> Statistic:
             return Statistic(name, "cross", transform, missing, aggregation, signal, 0, column, reduce)
     if (taste := _taste(name)) is not None:
         return taste
-    known, repeats = STATISTIC_SETS["full"], STATISTIC_SETS["repeats"]
+    known = STATISTIC_SETS["full"]
+    others = (*STATISTIC_SETS["repeats"], *STATISTIC_SETS["neighbours"])
     raise ValueError(
-        f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *repeats, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
+        f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *others, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
         f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, the genre_ statistics of other category columns, "
-        f"rate_taste_ or value_taste_ of numeric ones, {', '.join(repeats)}, and context:COLUMN or context:COLUMN=VALUE"
+        f"rate_taste_ or value_taste_ of numeric ones, {', '.join(others)}, and context:COLUMN or context:COLUMN=VALUE"
     )
 
 
@@ -343,6 +370,8 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
             continue
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])
+            if name == "neighbours":
+                some = [row.name for row in _NEIGHBOURS if row.graded == graded]
             if name == "full":
                 for column in columns[columns[:1] == ("genres",) :]:
                     several = is_list(catalogue.schema.field(column).type)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, time_statistic
+from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, signals_left, time_statistic
 from .items import ItemStatistics
+from .neighbours import HISTORY
 from .reader import StatisticsReader
 from .scan import DAY
 from .states import SESSION_GAP, base_of, finish, number_key, suffix, sums_needed, taste
@@ -81,6 +82,8 @@ class UserStatistics:
                 self._before = self._now.copy()  # what is seen at the last second; no earlier one is asked for
             own = [{name: values[part] for name, values in one.items()} for one in (signals, left, numbers)]
             self._now.extend(moments[part], self._keys(items[part], places[part]), *own)
+            if self._now.recent:
+                self._now.meet(self.items.keys(items[part]), own[1])
 
     def _keys(self, items: Sequence[Any], places: np.ndarray) -> dict[str, tuple[np.ndarray, list[str]]]:
         """By column of categories the event and the category of each pair of them."""
@@ -98,7 +101,7 @@ class UserStatistics:
     def _residuals_left(self, times: np.ndarray, signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The residuals of events that tastes are fitted to, less the user's mean before the second of each."""
         found, first = {}, np.searchsorted(times, times)
-        for signal in dict.fromkeys(row.signal for row in self._now.tastes):
+        for signal in signals_left(self.reader.rows):
             sums = []
             for name, own in (
                 (f"s.{signal}", np.nan_to_num(signals[signal])),
@@ -139,6 +142,12 @@ class UserStatistics:
         numbers = self.items.taste_numbers(places, self.items.latest(places))
         for row in state.tastes:
             columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
+        for signal, events in state.recent.items():
+            left = prior.scaled_left(signal, np.array([own for _, own in events]))
+            found = self.items.pairs[signal].statistics(places, self.items.places([key for key, _ in events]), left)
+            columns |= {
+                row.name: found[row.reduce] for row in rows if (row.aggregation, row.signal) == ("neighbours", signal)
+            }
         years = self.items.number("year", places)
         for row in rows:
             if row.aggregation == "expected":
@@ -266,18 +275,23 @@ class _State:
         self.session = [0.0, 0.0, 0.0]  # events, labels, their sum
         self.tastes = [row for row in rows if row.aggregation == "taste"]
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
+        # the last items, oldest first, and the residual left of each
+        self.recent: dict[str, list[tuple[str, float]]] = {
+            row.signal: [] for row in rows if row.aggregation == "neighbours"
+        }
 
     def copy(self) -> _State:
         """A state of its own; what never changes, or is replaced as a whole, is shared."""
         twin = copy.copy(self)
         twin.own, twin.cross = self.own.copy(), {column: sums.copy() for column, sums in self.cross.items()}
-        twin.taste_sums = dict(self.taste_sums)
+        twin.taste_sums, twin.recent = dict(self.taste_sums), dict(self.recent)
         return twin
 
     @property
     def num_bytes(self) -> int:
         parts = (self.own, *self.cross.values())
-        return sum(part.num_bytes for part in parts) + sys.getsizeof(self.labels) + sys.getsizeof(vars(self))
+        recent = sum(sys.getsizeof(one) + sys.getsizeof(one[0]) for events in self.recent.values() for one in events)
+        return sum(part.num_bytes for part in parts) + sys.getsizeof(self.labels) + sys.getsizeof(vars(self)) + recent
 
     def extend(
         self,
@@ -309,6 +323,12 @@ class _State:
         self.first = int(times[0]) if self.first is None else self.first
         self.last = int(times[-1])
 
+    def meet(self, keys: Sequence[str], left: Mapping[str, np.ndarray]) -> None:
+        """The items of events (N,), for later candidates to be their neighbours."""
+        for signal, events in self.recent.items():
+            more = [(key, own) for key, own in zip(keys, left[signal].tolist()) if not math.isnan(own)]
+            self.recent[signal] = [*events, *more][-HISTORY:]
+
     def user(self, time: int) -> dict[str, np.ndarray]:
         """The state of `lmctr.statistics.states` of the user, (1,) each."""
         state = self.own.at(("",), time)
@@ -333,6 +353,7 @@ class _State:
         return {
             "sums": stored,
             "tastes": self.taste_sums,
+            "recent": self.recent,
             "labels": self.labels,
             "first": self.first,
             "last": self.last,
@@ -349,4 +370,6 @@ class _State:
             own.times = np.array(times, dtype=np.float64)
         state.labels, state.session = list(values["labels"]), list(values["session"])
         state.first, state.last, state.taste_sums = values["first"], values["last"], dict(values["tastes"])
+        # up to 0.1.0 there were none
+        state.recent |= {signal: [tuple(one) for one in own] for signal, own in values.get("recent", {}).items()}
         return state

@@ -40,6 +40,8 @@ def history(log, user, time, start=0):
         "full",
         "basic",
         "repeats",
+        "neighbours",
+        ["rate_neighbour_mean", "value_neighbour_sum", "value_taste_count"],
         ["user_item_seconds_since_last_event"],
         ["user_rate", "hour"],
         ["genre_value_residual_max"],
@@ -63,9 +65,23 @@ def test_a_user_state_gives_what_the_reader_gives(names, seed):
             np.testing.assert_allclose(state.at(list(range(9)), time), reader.raw(seen, samples), rtol=1e-9, atol=1e-9)
 
 
+def test_a_state_keeps_the_last_items_only(monkeypatch):
+    for place in ("neighbours", "users"):
+        monkeypatch.setattr(f"lmctr.statistics.{place}.HISTORY", 4)
+    log = make_log(1, num_events=300)
+    reader, time = StatisticsReader.fit(log, np.arange(150), "neighbours"), int(log.time.max()) + 1
+    table = ItemStatistics.from_log(log, reader)
+    for user in range(6):
+        seen, samples = with_query(log, user, np.arange(9), time)
+        state = UserStatistics(reader, table)
+        state.extend(*history(log, user, time))
+        np.testing.assert_allclose(state.at(range(9), time), reader.raw(seen, samples), rtol=1e-9, atol=1e-9)
+        assert len(state.to_dict()["now"]["recent"]["value_residual"]) == 4
+
+
 def test_events_of_the_same_second_are_not_seen_and_a_state_goes_on():
     log = make_log(0, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), ["full", "repeats"])
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "neighbours"])
     user, times = 1, np.unique(log.time[log.user == 1])
     state = None
     for time in times:
@@ -103,7 +119,7 @@ def test_a_genre_that_an_item_names_twice_counts_twice():
 def test_a_history_is_counted_at_once(monkeypatch):
     """Each behaviour by itself would cost a quarter of a millisecond and more."""
     log = make_log(0, num_events=300)
-    reader, calls = StatisticsReader.fit(log, np.arange(150), ["full", "repeats"]), []
+    reader, calls = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "neighbours"]), []
     expected = ItemStatistics.expected
     monkeypatch.setattr(ItemStatistics, "expected", lambda *own: calls.append(len(own[1])) or expected(*own))
     user = UserStatistics(reader, ItemStatistics.from_log(log, reader))
@@ -120,7 +136,7 @@ def test_a_history_is_counted_at_once(monkeypatch):
 
 def test_a_table_moves_forward_exactly_and_survives_its_file(tmp_path):
     log = make_log(2, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), "full")
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "neighbours"])
     moment, later = int(log.time.max()) + 1, int(log.time.max()) + 9_000_000
     table = ItemStatistics.from_log(log, reader)
     assert (table.time, len(table)) == (moment, 30)

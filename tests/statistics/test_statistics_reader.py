@@ -1,6 +1,7 @@
 """The statistics: each against a plain loop over all earlier events, what a log can give, scaling and the stored form."""
 
 import dataclasses
+import functools
 import json
 import math
 from types import SimpleNamespace
@@ -10,7 +11,14 @@ import pyarrow as pa
 import pytest
 
 from lmctr.data import InteractionLog
-from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, resolve_statistics, statistic
+from lmctr.statistics import (
+    STATISTIC_SETS,
+    ItemStatistics,
+    StatisticsReader,
+    neighbours,
+    resolve_statistics,
+    statistic,
+)
 from lmctr.statistics.events import key_parts
 from lmctr.statistics.scan import KeyedRows, scan
 from lmctr.statistics.table import ITEM, category_values
@@ -58,6 +66,7 @@ class Loop:
         if log.feedback_values is not None:
             values = [None if math.isnan(x) else float(x) for x in log.feedback_values]
         self.signals = {"label": labels, "value": values}
+        self.left, self.met = functools.cache(self.left), functools.cache(self.met)
         everything = range(len(labels))
         self.expected = {
             (key, base): [self.mean(self.earlier(e, key), base) for e in everything]
@@ -118,6 +127,32 @@ class Loop:
         mean, scale = self.numbers[key]
         return 0.0 if found is None else (found - mean) / scale
 
+    def left(self, event, signal):
+        return self.signal(event, signal, "user") - self.mean(self.earlier(event, "user"), signal, "user")
+
+    def met(self, event, signal):
+        """The last events of the user with a residual."""
+        known = self.known(self.earlier(event, "user"), signal, "user")
+        return sorted(known, key=lambda e: self.log.time[e])[-neighbours.HISTORY :]
+
+    def neighbours(self, event, signal):
+        item, (_, scale) = self.log.item, self.numbers[signal]
+        total = size = share = 0.0
+        history = self.met(event, signal)
+        for h in history:
+            found = [
+                self.left(e, signal) * self.left(x, signal) / scale**2
+                for e in self.known(range(len(item)), signal, "user")
+                if self.log.time[e] < self.log.time[event]
+                for x in self.met(e, signal)
+                if {item[e], item[x]} == {item[event], item[h]}
+            ]
+            if len(found) >= 2:
+                weight = sum(found) / (len(found) + 10)
+                total, size = total + weight * self.left(h, signal) / scale, size + abs(weight)
+                share += 1 / len(history)
+        return {"sum": total, "mean": total / (size + 0.1), "weight": size, "share": share}
+
     def value(self, event, name):
         row, log = statistic(name), self.log
         nan, now = math.nan, log.time[event]
@@ -134,9 +169,11 @@ class Loop:
         if row.aggregation == "taste":
             total = squares = 0.0
             for e in self.known(self.earlier(event, "user"), row.signal, "user"):
-                left = self.signal(e, row.signal, "user") - self.mean(self.earlier(e, "user"), row.signal, "user")
+                left = self.left(e, row.signal)
                 total, squares = total + left * self.number(e, row), squares + self.number(e, row) ** 2
             return total / (squares + 20) * self.number(event, row)
+        if row.aggregation == "neighbours":
+            return self.neighbours(event, row.signal)[row.reduce]
         if row.family == "cross":
             found = log.catalogue[row.column].to_pylist()
             sets = [[] if x is None else x if isinstance(x, list) else [x] for x in found]
@@ -212,6 +249,31 @@ def test_every_statistic_equals_the_loop(seed, options):
         assert families == {"user", "item", "cross", "time"}
         missing = {statistic(name).name for name in reader.names if statistic(name).missing}
         assert {name for name, column in zip(reader.names, found.T) if np.isnan(column).any()} == missing
+
+
+@pytest.mark.parametrize(("seed", "options"), [(0, {}), (1, {"values": False, "num_items": 4}), (2, {"spread": 3})])
+@pytest.mark.parametrize("part", [1 << 21, 7])
+def test_neighbours_equal_the_loop_whole_and_in_parts(seed, options, part, monkeypatch):
+    monkeypatch.setattr(neighbours, "HISTORY", 4)
+    monkeypatch.setattr(neighbours, "_PART", part)
+    monkeypatch.setattr(neighbours, "_counted", {})
+    log = make_log(seed, num_events=110, **options)
+    log.hidden = np.arange(110) % 13 == 0
+    log.label[log.hidden], log.label[5] = -1, 1
+    if log.feedback_values is not None:
+        log.feedback_values[log.hidden] = np.nan
+    reader = StatisticsReader.fit(log, np.arange(20, 90), "neighbours", strength=3.0)
+    signal = "rate" if options.get("values") is False else "value"
+    assert reader.names == tuple(f"{signal}_neighbour_{part}" for part in ("mean", "sum", "weight", "share"))
+    loop, events = Loop(log, reader), np.random.default_rng(seed).permutation(110)
+    own = statistic(reader.names[0]).signal
+    known = loop.known(range(20, 90), own, "user")
+    assert reader.numbers[own][1] == pytest.approx(np.std([loop.left(event, own) for event in known]))
+    found = reader.raw(log, events)
+    for column, name in enumerate(reader.names):
+        expected = [loop.value(event, name) for event in events]
+        np.testing.assert_allclose(found[:, column], expected, rtol=1e-9, atol=1e-9, err_msg=name)
+        assert np.ptp(expected) > 0.1
 
 
 def test_a_set_gives_what_the_log_can_give():

@@ -258,9 +258,13 @@ class LogInput(InputKind):
 def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
     """What the baselines read: no less than the model."""
     names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
-    repeats = any(name in ("repeats", *STATISTIC_SETS["repeats"]) for name in names)
+    more = [
+        chosen
+        for chosen in ("repeats", "neighbours")
+        if any(name in (chosen, *STATISTIC_SETS[chosen]) for name in names)
+    ]
     context = any(name == "context" or name.startswith("context:") for name in names)
-    return "full", *(("repeats",) if repeats else ()), *(("context",) if context else ())
+    return "full", *more, *(("context",) if context else ())
 
 
 def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
