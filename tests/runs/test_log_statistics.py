@@ -110,13 +110,30 @@ def test_items_that_users_come_back_to_have_statistics_of_their_own(tmp_path):
             options = TrainOptions(recipe=str(tmp_path / f"{name}.csv"), model=family)
             recipe = recipe_for_file(options, say=lambda line: None)
             assert recipe["data"]["statistics"] == wanted, (name, family)
-    again = str(tmp_path / "again.csv")
+    _baselines_gain_by("repeats", tmp_path / "again.csv")
+
+
+def _baselines_gain_by(chosen, path):
+    """Test AUC of boosting in the views of two families, with `full` and with a set more."""
     for family in ("din", "deepfm"):
-        recipe = recipe_for_file(TrainOptions(recipe=again, model=family), say=lambda line: None)
-        found = {}
-        for names in ("full", ["full", "repeats"]):
+        recipe = recipe_for_file(TrainOptions(recipe=str(path), model=family), say=lambda line: None)
+        found = []
+        for names in ("full", ["full", chosen]):
             view = input_of(load_recipe({**recipe, "data": {**recipe["data"], "statistics": names}}))
             view.load()
             view.check()
-            found[str(names)] = view.baselines(0)[0]["gradient_boosting"]["test"]["auc"]
-        assert found["['full', 'repeats']"] > found["full"] + 0.1, family
+            found.append(view.baselines(0)[0]["gradient_boosting"]["test"]["auc"])
+            assert ("statistics" in view.baseline_data_keys(view.data)) == (names != "full")
+        assert found[1] > found[0] + 0.1, family
+
+
+def test_users_who_think_alike_say_what_a_user_will_think(tmp_path):
+    """Nothing but the users' clicks tells the two kinds of items apart."""
+    draw = np.random.default_rng(0)
+    lines = ["user,item,ts,click"]
+    for user in range(80):
+        for place, item in enumerate(draw.permutation(60)[:40]):
+            click = int(draw.random() < (0.8 if item % 2 == user % 2 else 0.2))
+            lines.append(f"{user},{item},{1_700_000_000 + place * 3600 + user},{click}")
+    (tmp_path / "alike.csv").write_text("\n".join(lines) + "\n")
+    _baselines_gain_by("neighbours", tmp_path / "alike.csv")

@@ -115,7 +115,8 @@ class TabularInput(GoingOn, StoredInput):
         keys = super().baseline_data_keys(data)
         if not _is_log(data):
             return (*keys, "labels", "features")  # those of a log read the log, not its fields
-        return (*keys, "statistics") if "repeats" in baseline_statistics(data) else keys
+        reads_more = {*baseline_statistics(data)} - {"full", "context"}
+        return (*keys, "statistics") if reads_more else keys
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
