@@ -97,10 +97,11 @@ class ItemPairs:
             candidates: (C,) and history: (H,) places of items, -1 for an unknown one. left: (H,) of the user's last events.
         """
         asked = _pair(candidates[:, None], history[None], self.num_items)
-        place = np.searchsorted(self.pair, asked)
-        met = (candidates[:, None] >= 0) & (history >= 0)
-        met &= np.append(self.pair, -1)[place] == asked
-        weight = np.where(met, np.append(self.weight, 0.0)[place], 0.0)
+        met, weight = np.zeros(asked.shape, dtype=bool), np.zeros(asked.shape)
+        if len(self.pair):
+            place = np.minimum(np.searchsorted(self.pair, asked), len(self.pair) - 1)
+            met = (self.pair[place] == asked) & (candidates[:, None] >= 0) & (history >= 0)
+            weight = np.where(met, self.weight[place], 0.0)
         found = {"sum": weight @ left, "weight": np.abs(weight).sum(1), "share": met.sum(1).astype(np.float64)}
         return _finished(found, np.full(len(candidates), len(history)))
 
