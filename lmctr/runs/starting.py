@@ -345,13 +345,17 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
+_MANY_FOR_NEIGHBOURS = 2_000_000
+"""Events of a log, up to which statistics of neighbours are read: those of two million take a minute and a gigabyte."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 
 
 def _of_users(guess: LogGuess) -> list[str]:
-    """Statistics of users and items."""
-    return ["full", "repeats"] if guess.repeat_share >= _REPEATS else ["full"]
+    """Statistics of users and items, and of both where there is something to count."""
+    repeats = ["repeats"] if guess.repeat_share >= _REPEATS else []
+    enough = _FEW_FOR_TREES <= guess.events.rows <= _MANY_FOR_NEIGHBOURS
+    return ["full", *repeats, *(["neighbours"] if enough else [])]
 
 
 def _statistics(guess: LogGuess) -> list[str]:

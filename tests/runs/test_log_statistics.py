@@ -104,7 +104,7 @@ def _clicks(path, comes_back):
 
 def test_items_that_users_come_back_to_have_statistics_of_their_own(tmp_path):
     """A file's recipe reads them where users come back, and then the baselines do too; they are what tells such clicks."""
-    for name, wanted in (("again", ["full", "repeats"]), ("once", ["full"])):
+    for name, wanted in (("again", ["full", "repeats", "neighbours"]), ("once", ["full", "neighbours"])):
         _clicks(tmp_path / f"{name}.csv", name == "again")
         for family in ("din", "deepfm", "ctr_sink"):
             options = TrainOptions(recipe=str(tmp_path / f"{name}.csv"), model=family)
