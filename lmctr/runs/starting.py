@@ -346,7 +346,7 @@ def _batch_size(rows: int) -> int:
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
 _MANY_FOR_NEIGHBOURS = 2_000_000
-"""Events of a log, up to which statistics of neighbours are read: those of two million take a minute and a gigabyte."""
+"""Events of a log, up to which statistics of neighbours are read: those of two million take a minute and two gigabytes."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 

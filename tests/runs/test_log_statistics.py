@@ -9,7 +9,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.runs.starting import recipe_for_file
-from lmctr.statistics import ItemStatistics
+from lmctr.statistics import ItemStatistics, neighbours
 from lmctr.statistics.history_features import history_features
 
 OPTIONS = {"num_users": 30, "num_items": 20, "events_per_user": 30}
@@ -127,7 +127,7 @@ def _baselines_gain_by(chosen, path):
         assert found[1] > found[0] + 0.1, family
 
 
-def test_users_who_think_alike_say_what_a_user_will_think(tmp_path):
+def test_users_who_think_alike_say_what_a_user_will_think(tmp_path, monkeypatch):
     """Nothing but the users' clicks tells the two kinds of items apart."""
     draw = np.random.default_rng(0)
     lines = ["user,item,ts,click"]
@@ -136,4 +136,8 @@ def test_users_who_think_alike_say_what_a_user_will_think(tmp_path):
             click = int(draw.random() < (0.8 if item % 2 == user % 2 else 0.2))
             lines.append(f"{user},{item},{1_700_000_000 + place * 3600 + user},{click}")
     (tmp_path / "alike.csv").write_text("\n".join(lines) + "\n")
+    counted, count = [], neighbours._count
+    monkeypatch.setattr(neighbours, "_counted", {})
+    monkeypatch.setattr(neighbours, "_count", lambda *given: counted.append(1) or count(*given))
     _baselines_gain_by("neighbours", tmp_path / "alike.csv")
+    assert counted == [1]  # for fit, samples and baselines of both families
