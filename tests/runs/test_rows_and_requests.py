@@ -42,7 +42,7 @@ def write_log(folder):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
-    data = {"name": str(write_log(folder)), "item_features": ["kind"], "statistics": ["full", "context"]}
+    data = {"name": str(write_log(folder)), "item_features": ["kind"], "statistics": ["full", "neighbours", "context"]}
     data |= {"baselines": False, "max_history_length": 20}
     recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": {"epochs": 2, "use_cpu": True}}
     return lmctr.runs.train(recipe, output_dir=folder / "run")
