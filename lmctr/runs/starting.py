@@ -345,8 +345,8 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
-_MANY_FOR_NEIGHBOURS = 2_000_000
-"""Events of a log, up to which statistics of neighbours are read: those of two million take a minute and two gigabytes."""
+_MANY_FOR_NEIGHBOURS = 1_000_000
+"""Events of a log, up to which statistics of neighbours are read: those of a million take two minutes and three gigabytes at most."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 

@@ -147,7 +147,7 @@ class Loop:
                 for x in self.met(e, signal)
                 if {item[e], item[x]} == {item[event], item[h]}
             ]
-            if len(found) >= 2:
+            if len(found) >= 3:
                 weight = sum(found) / (len(found) + 10)
                 total, size = total + weight * self.left(h, signal) / scale, size + abs(weight)
                 share += 1 / len(history)
