@@ -185,8 +185,9 @@ class CapacityCache:
             return None
         try:
             return Capacity.from_dict(read_json(path)["capacity"])
-        except (KeyError, ValidationError) as error:
-            raise ValueError(f"{path} is no kept measurement; delete it to measure again") from error
+        except (KeyError, ValueError) as error:
+            told = "" if isinstance(error, KeyError | ValidationError) else f" ({error})"
+            raise ValueError(f"{path} is no kept measurement{told}; delete it to measure again") from error
 
     def put(
         self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions, capacity: Capacity
