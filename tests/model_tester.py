@@ -119,6 +119,10 @@ class CTRModelTesterMixin:
         base, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
         assert isinstance(base, self.base_class)
         assert not info["missing_keys"]
+        for loader in (self.model_class, lmctr.AutoModelForCTR):
+            message = f"^unknown key '{key}x' in {self.model_class.__name__}.from_pretrained; accepted: .* did you mean '{key}'"
+            with pytest.raises(ValueError, match=message):
+                loader.from_pretrained(tmp_path, **{f"{key}x": value})
 
     def test_same_seed_same_model(self):
         first, second = self.make_model(), self.make_model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from .plots import new_figure, new_panels, plain_axes, save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.lines import Line2D
 
 __all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
@@ -20,8 +22,8 @@ _MANY = 100  # designs, above which they are drawn small and pale
 # offsets in points and alignment of a name beside its point, the first choice first
 _BESIDE = tuple(
     (x, y, across, up)
-    for y, up in ((7, "bottom"), (-7, "top"), (16, "bottom"), (-16, "top"))
-    for x, across in ((0, "center"), (-4, "right"), (4, "left"))
+    for y, up in ((7, "bottom"), (-7, "top"), (0, "center"), (16, "bottom"), (-16, "top"))
+    for x, across in (((0, "center"), (-4, "right"), (4, "left")) if y else ((-8, "right"), (8, "left")))
 )
 _LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
 
@@ -34,6 +36,7 @@ def plot_law(
     path: str | Path,
     *,
     band: tuple[Sequence[float], Sequence[float]] | None = None,
+    level: float = 0.95,
     held_out: tuple[Sequence[float], Sequence[float]] | None = None,
     held_from: float = np.inf,
     complement: bool = False,
@@ -46,7 +49,7 @@ def plot_law(
     Args:
         x, y: (P,) all points, y the metric. curve_x, curve_y: (M,) the law of all points.
         path: image file; the suffix decides the format. Folders are made.
-        band: lower and upper ends (M,) of its band. held_out: curve (M,), (M,) of the law fitted without the largest sizes, dashed.
+        band: lower and upper ends (M,) of its band. level: of that band. held_out: curve (M,), (M,) of the law fitted without the largest sizes, dashed.
         held_from: the smallest of these sizes; points from there on are hollow.
         complement: draw 1 - metric, which is what was fitted. x_name, y_name: of the axes.
 
@@ -61,7 +64,9 @@ def plot_law(
     axes = _axes("x", x, "points")
     if band is not None:
         edges = sorted((shown(band[0]), shown(band[1])), key=lambda edge: edge.sum())
-        axes.fill_between(curve_x, *edges, color=_LAW, alpha=0.18, linewidth=0, label="bootstrap band")
+        axes.fill_between(
+            curve_x, *edges, color=_LAW, alpha=0.18, linewidth=0, label=f"{100 * level:g} % bootstrap band"
+        )
     axes.plot(curve_x, shown(curve_y), color=_LAW, linewidth=1.6, label="law of all points")
     if held_out is not None:
         label = "law without the largest sizes"
@@ -107,6 +112,8 @@ def plot_designs(
     *,
     front: tuple[Sequence[float], Sequence[float]] = ((), ()),
     best: tuple[float, float] | None = None,
+    best_name: str = "",
+    labels: Mapping[str, tuple[float, float]] = types.MappingProxyType({}),
     minimal_roi: float | None = None,
     cost_name: str = "machine cost",
     gain_name: str = "gain",
@@ -116,7 +123,8 @@ def plot_designs(
 
     Args:
         cost, gain: (N,) of the candidates, relative to the base where that is asked for. path: image file; the suffix decides the format.
-        front: cost and gain of the Pareto front. best: cost and gain of the choice. minimal_roi: slope of the line through (0, 0).
+        front: cost and gain of the Pareto front. best: cost and gain of the choice. best_name: its name, in the legend.
+        labels: names beside points, each at its cost and gain. minimal_roi: slope of the line through (0, 0).
 
     Raises:
         ValueError: no candidates. MissingExtraError: matplotlib is missing.
@@ -124,18 +132,23 @@ def plot_designs(
     axes = _axes("cost", cost, "designs")
     size, alpha = (5, 0.35) if len(cost) > _MANY else (11, 0.9)
     axes.plot(cost, gain, ".", color=_POINT, alpha=alpha, markersize=size, label="designs")
-    if len(front[0]):
-        axes.step(*front, where="post", color=_LAW, linewidth=1.4, label="Pareto front")
+    (steps,) = axes.step(
+        *front, where="post", color=_LAW, linewidth=1.4, label="Pareto front" if len(front[0]) else None
+    )
+    if labels:
+        axes.margins(0.1, 0.12)
     low, high = axes.get_xlim(), axes.get_ylim()
     if minimal_roi is not None:
         ends = np.array([min(0.0, low[0]), low[1]])
         axes.plot(ends, minimal_roi * ends, "--", color=_HELD, linewidth=1.2, label=f"ROI {minimal_roi:g}")
     if best is not None:
-        axes.plot(*best, "*", color=_BASE, markersize=13, label="chosen")
+        axes.plot(*best, "*", color=_BASE, markersize=13, label=f"chosen: {best_name}" if best_name else "chosen")
     axes.set_xlim(low)
     axes.set_ylim(high)  # the line may leave it
+    _name_axes(axes, cost_name, gain_name, title or "Gain and cost of the designs", "linear")
+    _name_points(axes, steps, list(labels.values()), list(labels))
     axes.legend(fontsize=8, frameon=False)
-    return _finish(axes, path, cost_name, gain_name, title or "Gain and cost of the designs")
+    return save_figure(axes.figure, path)
 
 
 def plot_machine_cost(
@@ -155,11 +168,13 @@ def plot_machine_cost(
     """
     axes = _axes("flops", flops, "points", 4.2)
     order = np.argsort(flops)
-    axes.plot(np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2)
+    (line,) = axes.plot(
+        np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2
+    )
     if len(labels):
         axes.margins(0.1, 0.12)
     _name_axes(axes, x_name, cost_name, title or "Machine cost by FLOPs", "log")
-    _name_points(axes, list(zip(flops, cost)), labels)
+    _name_points(axes, line, list(zip(flops, cost)), labels)
     return save_figure(axes.figure, path)
 
 
@@ -208,15 +223,20 @@ def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, 
     return save_figure(axes.figure, path)
 
 
-def _name_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """Names beside the points of the axes' line: each where it is free of the line, the names before and the border, if it can be."""
+def _name_points(axes: Axes, line: Line2D, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Names beside points: each where it is free of the line, the points, the names before and the border, and nearest to its own, if it can be."""
+    if not points:
+        return
     axes.figure.draw_without_rendering()  # lays out, so that places are those of the picture
-    line, taken = axes.transData.transform_path(axes.lines[0].get_path()), []
+    path, dots, taken = axes.transData.transform_path(line.get_path()), axes.transData.transform(points), []
 
     def faults(text: Any) -> int:
         box = text.get_window_extent()
         inside = axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)
-        return 2 * line.intersects_bbox(box, filled=False) + 2 * sum(map(box.overlaps, taken)) + (not inside)
+        hidden = path.intersects_bbox(box, filled=False) + sum(map(box.overlaps, taken)) + box.count_contains(dots)
+        far = np.hypot(*(dots - (box.min + box.max) / 2).T)
+        closer = far.min() < far[points.index(text.xy)]  # another point
+        return 2 * hidden + (not inside) + bool(closer)
 
     for point, label in zip(points, labels):
         texts = [

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from lmctr.utils.files import replaced_by
+from lmctr.utils.files import NOT_ALLOWED, replaced_by
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
@@ -42,7 +42,7 @@ def is_for_users(error: Exception) -> bool:
 
 def told(error: Exception, places: Sequence[str] = ()) -> str:
     """What the user reads of such an error; `places` are the options, of this command, that say where it writes."""
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+    if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
         path = replaced_by(error.filename)
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"

@@ -87,6 +87,13 @@ class RunPredictions:
             return None
         return np.unique(self.columns["user"], return_inverse=True)[1].reshape(-1)
 
+    @property
+    def drawn(self) -> str:
+        """What a bootstrap draws."""
+        if self.ranking is not None:
+            return "impressions"
+        return "samples" if self.users is None else "users (values of the group column, in tables)"
+
     def count_samples(self) -> str:
         """ "3,000 samples of 44 users"."""
         if self.ranking is not None:
@@ -285,7 +292,7 @@ def compare_groups(
 def _bootstraps(
     names: Sequence[str], pairs: Sequence[tuple[RunPredictions, RunPredictions]], num_resamples: int
 ) -> dict[tuple[str, int], PairedTest]:
-    """For each metric and seed a bootstrap that draws users (samples, where there are no users; impressions, where samples are ads)."""
+    """For each metric and seed a bootstrap that draws what `drawn` says."""
     tests = {}
     first = pairs[0][0]
     if first.ranking is not None:

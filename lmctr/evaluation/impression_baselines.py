@@ -20,6 +20,8 @@ from lmctr.evaluation.baseline_parts import NUM_FOLDS, FoldSums
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.utils.ragged import ragged_arange
 
+BOUND = "best_reachable"
+"""Name under which generated data give the metrics of the best possible scores: no rival."""
 MAX_FITTED_ADS = 300_000
 """Training ads that the trees are fitted on at most; the counts see all of them."""
 _MOST_CATEGORIES = 255  # of HistGradientBoosting
@@ -36,7 +38,7 @@ def impression_baseline_metrics(
 
     Returns:
         name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; with a store that knows the best possible scores, these too, as
-        "best_reachable".
+        [`BOUND`].
 
     Raises:
         ValueError: ads without a categorical field.
@@ -60,7 +62,7 @@ def impression_baseline_metrics(
             "ad_gradient_boosting": boosting.scores(rows, ads),
         }
         if store.oracle is not None:
-            scores["best_reachable"] = np.asarray(store.oracle)[ads]
+            scores[BOUND] = np.asarray(store.oracle)[ads]
         ranks, ecpm = np.asarray(store.ranks)[ads], np.asarray(store.ecpm)[ads]
         for name, values in scores.items():
             result.setdefault(name, {})[part] = evaluate_ranking(counts, ranks, values, ecpm, settings)

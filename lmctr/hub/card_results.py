@@ -10,9 +10,9 @@ from typing import Any
 
 from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
+from lmctr.evaluation.impression_baselines import BOUND
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
-from lmctr.runs.verdict import BOUND
 from lmctr.utils.tables import markdown_table, spread_cells
 
 METRICS = {  # key: (title, metric type in the card's metadata)

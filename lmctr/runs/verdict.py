@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-BOUND = "best_reachable"
-"""Name under which generated data give the metrics of the best possible scores: no rival."""
+from lmctr.evaluation.impression_baselines import BOUND
+
 _LEVEL = 0.0005  # what three decimals cannot tell from nothing
 
 

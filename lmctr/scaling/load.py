@@ -7,8 +7,10 @@ a machine that serves such a model from several processes does more than is meas
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -180,13 +182,27 @@ class CapacityCache:
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
     def get(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Capacity | None:
-        """The kept result, None where there is none. Raises `ValueError` that names a file which is damaged."""
-        if self.folder is None or not (path := self.path(machine, model, shape, options)).is_file():
+        """The kept result, None where there is none. Raises `ValueError` for a damaged file, and for a folder that may not be written."""
+        if self.folder is None:
+            return None
+        if not (path := self.path(machine, model, shape, options)).is_file():
+            self._open()  # before the measurement that is to be kept
             return None
         try:
             return Capacity.from_dict(read_json(path)["capacity"])
-        except (KeyError, ValidationError) as error:
-            raise ValueError(f"{path} is no kept measurement; delete it to measure again") from error
+        except (KeyError, ValueError) as error:
+            told = "" if isinstance(error, KeyError | ValidationError) else f" ({error})"
+            raise ValueError(f"{path} is no kept measurement{told}; delete it to measure again") from error
+
+    def _open(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.folder, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise ValueError(
+                f"{self.folder}: measurements cannot be kept there ({error.strerror}); give another folder by --cache, or --no-cache"
+            ) from error
 
     def put(
         self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions, capacity: Capacity
@@ -194,6 +210,5 @@ class CapacityCache:
         """Keep a result."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         content = {"machine": machine, "model": model, "request": vars(shape), "capacity": capacity.to_dict()}
         write_json(self.path(machine, model, shape, options), content)

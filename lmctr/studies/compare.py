@@ -52,11 +52,16 @@ class Comparison:
             "number of tests."
         ]
         if self.tests:
-            notes.append(
-                "DeLong takes the test samples as independent; the cluster bootstrap draws users; the paired t test takes the "
-                "seeds as the sample and the test set as given."
-            )
+            notes.append(self.tests_note)
         return "\n\n".join([*self._heading(), *tables, *notes, f"```\n{command}\n```"]) + "\n"
+
+    @property
+    def tests_note(self) -> str:
+        """What each test takes for the sample."""
+        return (
+            f"DeLong takes the samples of {self.split} as independent; the bootstrap draws {self._runs[0].drawn}; the paired t test takes the "
+            "seeds as the sample and the samples as given."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain types."""
@@ -124,7 +129,7 @@ def compare_runs(
         runs: run folders, seeds of one recipe.
         others: run folders of another recipe with the same seeds; none: only mean and spread of `runs`.
         split: "validation" or "test".
-        num_resamples: draws of users per bootstrap.
+        num_resamples: draws per bootstrap.
         label: of runs with several labels, the one to compare; None: the first.
 
     Raises:

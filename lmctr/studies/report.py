@@ -73,6 +73,7 @@ class ReportedRun:
     folder: RunFolder
     metrics: dict[str, Any]
     recipe: dict[str, Any]
+    data: dict[str, Any] | None
     scores: RunPredictions | None
 
 
@@ -106,7 +107,7 @@ def build_report(
     Args:
         runs: folders of finished runs. Those whose recipes differ in the seed only are one group.
         split: part that is tested and drawn.
-        num_resamples: draws of users per bootstrap.
+        num_resamples: draws per bootstrap.
         plots: whether pictures are drawn.
         command: quoted at the end.
 
@@ -148,7 +149,7 @@ def build_report(
 def _read(name: str, folder: RunFolder, split: str) -> ReportedRun:
     has_scores = (folder.path / "predictions" / f"{split}.parquet").is_file()
     scores = read_predictions(folder.path, split) if has_scores else None
-    return ReportedRun(name, folder, folder.metrics() or {}, folder.recipe() or {}, scores)
+    return ReportedRun(name, folder, folder.metrics() or {}, folder.recipe() or {}, folder.data(), scores)
 
 
 def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
@@ -224,7 +225,7 @@ def _are_alike(run: ReportedRun, other: ReportedRun) -> bool:
 
 
 def _data_name(run: ReportedRun) -> str:
-    return dataset_info(run.folder.data()).get("name", "a CTR log")
+    return dataset_info(run.data).get("name", "a CTR log")
 
 
 def _cells(values: Sequence[Mapping[str, float]], keys: Sequence[str]) -> list[str]:
@@ -253,8 +254,7 @@ def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: in
         )
         return section
     section.notes.append(
-        "Differences are first minus second. Intervals are 95 %, p values two-sided and not corrected for the number of tests. DeLong takes "
-        "the samples as independent; the bootstrap draws users; the t test takes the seeds as the sample."
+        "Differences are first minus second. Intervals are 95 %, p values two-sided and not corrected for the number of tests."
     )
     first = [str(run.folder.path) for run in groups[0]]
     for group in groups[1:]:
@@ -264,6 +264,8 @@ def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: in
         except (FileNotFoundError, ValueError) as error:
             section.notes.append(f"{against}: not tested: {without_folders(str(error), groups)}")
             continue
+        if not section.tables:
+            section.notes[0] += f" {comparison.tests_note}"
         lines = [["metric", "test", "seed", "first", "second", "difference", "95 % interval", "p", "pairs"]]
         for entry in comparison.tests:
             test, seed = entry.test, "all" if entry.seed is None else str(entry.seed)
@@ -412,7 +414,7 @@ def _column(key: str) -> str:
 
 def _data(groups: list[list[ReportedRun]]) -> PageSection:
     section = PageSection("Data")
-    texts = {_group_name(group): "\n".join(data_lines(group[0].folder.data(), str)) for group in groups}
+    texts = {_group_name(group): "\n".join(data_lines(group[0].data, str)) for group in groups}
     if len(set(texts.values())) == 1:
         texts = {"all runs" if len(groups) > 1 else name: text for name, text in texts.items()}
     section.texts = [(name, text or "the run keeps no data.json") for name, text in texts.items()]

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-_SECONDS_TO_READ = 5  # those who failed of themselves read nothing
+# How long the first waits until its word is read: those who were killed never read it, nor those who stand in a collective later on.
+_SECONDS_TO_READ, _SECONDS_LATER = 60, 5
 _numbers = count()
 
 
@@ -41,8 +42,9 @@ class FirstProcess:
             return None
         return dist.distributed_c10d._get_default_store()
 
-    def _key(self, meeting: int) -> str:
-        return f"lmctr/{self.number}/{meeting}"
+    @property
+    def _key(self) -> str:
+        return f"lmctr/{self.number}/{self.meetings}"
 
     def wait(self) -> None:
         """Wait until all processes are here.
@@ -53,27 +55,30 @@ class FirstProcess:
         store = self._store()
         if store is None:
             return
-        key, self.meetings = self._key(self.meetings), self.meetings + 1
+        key = self._key
         if self.is_first:
             store.set(key, json.dumps(None))
         else:
             store.wait([key], timedelta(days=30))
             error = json.loads(store.get(key))
             if error is not None:
-                store.set(f"{key}/{dist.get_rank()}", "read")
                 raise FirstProcessError(f"the first process failed: {error}")
+        self.meetings += 1
         dist.barrier()
 
     def failed(self, error: BaseException) -> None:
-        """Of the first process: let those who wait for it fail too."""
-        if not self.is_first or (store := self._store()) is None:
+        """Of the first process: let those who wait for it fail too. Of the others: let the first one know that they wait no longer."""
+        if (store := self._store()) is None:
             return
-        key = self._key(self.meetings)
-        store.set(key, json.dumps(f"{type(error).__name__}: {error}"))
-        others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
-        # the word goes with the process that holds it, so it stays until it was read
+        key = self._key
         with suppress(dist.DistError, RuntimeError):
-            store.wait(others, timedelta(seconds=_SECONDS_TO_READ))
+            if not self.is_first:
+                store.set(f"{key}/{dist.get_rank()}", "failed")
+                return
+            store.set(key, json.dumps(f"{type(error).__name__}: {error}"))
+            others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+            # the word goes with the process that holds it, so it stays until it was read
+            store.wait(others, timedelta(seconds=_SECONDS_TO_READ if self.meetings < 2 else _SECONDS_LATER))
 
 
 def leave_process_group() -> None:

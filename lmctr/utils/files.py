@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -14,6 +15,8 @@ from typing import Any
 
 import yaml
 
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Numbers of a system's errors that say that the user has no right to it."""
 _DIGITS = "set_int_max_str_digits"
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 

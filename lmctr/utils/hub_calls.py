@@ -13,6 +13,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from lmctr.utils.files import NOT_ALLOWED
+
 T = TypeVar("T")
 
 
@@ -33,6 +35,10 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
     except HfHubHTTPError as error:
         raise HubError(f"{what}: {_advice(error, what.split()[0])}") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename and what.startswith("load"):
+            raise HubError(
+                f"{what}: {error.filename}, where downloads are kept, may not be written ({error.strerror}); set HF_HOME to a folder that may"
+            ) from error
         if not _is_transport_error(error):
             raise
         raise HubError(

@@ -32,8 +32,10 @@ def test_law_in_log_axes(figures, tmp_path):
     for line in axes.lines:  # law, law without the largest sizes, points: all of 1 - y
         assert line.get_ydata() == pytest.approx(1 - y)
     assert {text.get_text() for text in axes.get_legend().get_texts()} == {
-        "bootstrap band", "law of all points", "law without the largest sizes", "measured"
+        "95 % bootstrap band", "law of all points", "law without the largest sizes", "measured"
     }  # fmt: skip
+    assert plot_law(x, y, x, y, tmp_path / "d.svg", band=band, level=0.8).is_file()
+    assert "80 % bootstrap band" in {text.get_text() for text in figures.pop().axes[0].get_legend().get_texts()}
     plot_law(x, y, x, y, tmp_path / "c.svg", held_out=(x, y), held_from=1e7)
     *_, measured, held = figures[1].axes[0].lines
     assert (list(measured.get_xdata()), list(held.get_xdata())) == ([1e6], [1e7, 1e8])
@@ -50,6 +52,7 @@ def test_designs(figures, tmp_path):
     roi = axes.lines[2]
     assert roi.get_ydata() == pytest.approx(1.5 * roi.get_xdata())
     assert (axes.lines[3].get_xdata()[0], axes.lines[3].get_ydata()[0]) == (2, 3)
+    assert not axes.texts
     many = list(range(1, 1001))
     plot_designs(many, many, tmp_path / "b.png")
     few, lot = axes.lines[0], figures[1].axes[0].lines[0]
@@ -68,6 +71,22 @@ def test_machine_cost_and_revenue(figures, tmp_path):
     panels = [axes for axes in figures[1].axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == [f"{name}: R² = 0.500" for name in metrics]
     assert panels[0].lines[1].get_ydata() == pytest.approx([1.2, 1.8])
+
+
+@pytest.mark.parametrize("front", [([0.0, 0.02, 0.5, 3.0], [0.0, 0.4, 0.9, 1.0]), ([], [])])
+def test_names_of_designs_hide_neither_points_nor_the_front(figures, tmp_path, front):
+    cost, gain = [0.0, 0.02, 0.5, 0.51, 3.0, 2.0], [0.0, 0.4, 0.9, 0.85, 1.0, 0.2]
+    labels = {f"design-{place}": point for place, point in enumerate(zip(cost, gain))}
+    plot_designs(cost, gain, tmp_path / "a.png", front=front, best=(0.5, 0.9), best_name="design-2", labels=labels)
+    (axes,) = figures[0].axes
+    assert [text.get_text() for text in axes.texts] == [*labels]
+    assert "chosen: design-2" in [text.get_text() for text in axes.get_legend().get_texts()]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    steps = axes.transData.transform_path(axes.lines[1].get_path())
+    assert not any(steps.intersects_bbox(box, filled=False) for box in boxes)
+    dots = axes.transData.transform(list(zip(cost, gain)))
+    assert not any(box.count_contains(dots) for box in boxes)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 @pytest.mark.parametrize(

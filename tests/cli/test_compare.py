@@ -170,6 +170,7 @@ def test_markdown_holds_the_tables_and_the_command(groups, tmp_path):
     assert f"| mean of sink | 3 seeds | {np.mean(auc):.4f} ± {np.std(auc, ddof=1):.4f} |" in text
     assert "| counting baseline |  | 0.6100 ± 0.0100 | 0.6500 ± 0.0000 | - | 0.1000 ± 0.0000 |" in text
     assert "| AUC | all |" in text
+    assert "; the bootstrap draws users (values of the group column, in tables); " in text
     assert f"```\nlmctr {' '.join(words)}\n```" in text
 
 

@@ -367,6 +367,22 @@ def test_questions_where_it_is_not_sure(tmp_path):
             {"time": "ts"},
             r"--time ts: holds no times .*\(4000000000, .*from 1990 to today such as 1700000000",
         ),
+        ({"click": [1] * ROWS}, {}, r"no column looks like the label .*; 'click' holds 1 only\)"),
+        (
+            {"click": ["yes", ""] * (ROWS // 2)},
+            {},
+            r"'click' holds 'yes' only; 200 rows have no value: .* write one there",
+        ),
+        (
+            {"click": ["yes", ""] * (ROWS // 2)},
+            {"label": "click=yes"},
+            r"'click': it holds 'yes' only, and a label needs",
+        ),
+        (
+            {},
+            {"label": "click>=0"},
+            r"'click': all 400 rows with a value are clicks, and a label needs clicks and others",
+        ),
         ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
     ],
 )
@@ -671,3 +687,11 @@ def test_what_is_filled_after_the_label_is_no_context(tmp_path):
     )
     assert next(entry.why for entry in guess.guesses if entry.column == "aktion").startswith("'nichts' in all ")
     assert [*guess.schema["columns"]["context"]] == ["gewicht"]
+
+
+def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):
+    """The lines stand in the schema's file as comments."""
+    guess = guess_log(write(tmp_path / "e.csv", table(**{'"a\nb"': ["x", "y"] * (ROWS // 2)})))
+    (line,) = [line for line in guess.lines() if "2 categories" in line]
+    assert "a\\nb" in line
+    assert "\n" not in line

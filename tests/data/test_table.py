@@ -121,6 +121,7 @@ def test_catalogue_and_users_in_files_of_their_own(tmp_path):
         ("{column: flag}", [1, 0, 1, 0]),
         ("{column: gap, missing: history}", [1, -1, 0, 1]),
         ("{column: half, greater_than: 2, missing: history}", [1, 0, -1, 1]),
+        ("{column: said, equals: 'yes', missing: history}", [1, -1, 0, 1]),
     ],
 )
 @pytest.mark.parametrize("name", ["e.csv", "e.parquet", "e.jsonl"])
@@ -134,6 +135,7 @@ def test_label_rules(tmp_path, name, rule, expected):
         "flag": [True, False, True, False],
         "gap": [1, None, 0, 1],
         "half": [3, 2, None, 4],
+        "said": ["yes", "", "no", "yes"],
     }
     write(tmp_path, name, rows)
     text = "events: FILE\ncolumns: {user: u, item: i, time: t, label: RULE}\n".replace("RULE", rule)

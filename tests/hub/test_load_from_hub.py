@@ -15,6 +15,7 @@ from lmctr.runs import load
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.download import HubName, hub_name
 from lmctr.runs.folder import MANIFEST, RunFolder, is_shared
+from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import sealed
 
 TRY = """
@@ -257,6 +258,17 @@ def test_a_place_on_this_machine_is_not_asked_of_the_hub(name, tmp_path, monkeyp
     assert ("Did you mean 'din'?" in str(told.value)) == (name == "runs/dim")
     assert hub_name("user/dim") == HubName("user/dim")
     assert hub_name("hf://runs/dim") == HubName("runs/dim")
+
+
+def test_downloads_that_may_not_be_written_name_what_says_where_they_go(tmp_path):
+    def refused():
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    told = rf"^load 'a/b': {tmp_path}, where downloads are kept, may not be written \(Permission denied\); set HF_HOME"
+    with pytest.raises(HubError, match=told):
+        ask_hub("load 'a/b'", refused)
+    with pytest.raises(PermissionError):
+        ask_hub("push to 'a/b'", refused)
 
 
 def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):

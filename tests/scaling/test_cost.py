@@ -222,7 +222,7 @@ def dnn():
     return DNNForCTR(DNNConfig(vocab_sizes=[7, 11], num_numeric=3, embedding_dim=4, hidden_units=[8])).train()
 
 
-def test_a_real_model_and_the_cache(dnn, tmp_path):
+def test_a_real_model_and_the_cache(dnn, tmp_path, monkeypatch):
     shape = RequestShape(candidates=20)
     options = CostOptions(
         1.0, batch_sizes=(4,), max_concurrency=2, window_seconds=0.05, num_windows=2, warmup_seconds=0.02, min_calls=299,
@@ -253,11 +253,17 @@ def test_a_real_model_and_the_cache(dnn, tmp_path):
     dnn.save_pretrained(tmp_path / "other")
     assert model_fingerprint(tmp_path / "other") != print_of
     path = cache.path(machine, print_of, shape, options)
-    path.write_text('{"capacity": {}}')
-    with pytest.raises(ValueError, match=r"is no kept measurement.*delete it"):
-        cache.get(machine, print_of, shape, options)
+    for damaged, told in (('{"capacity": {}}', ""), ('{"capacity"', r" \(.* is not valid JSON \(line 1.*")):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match=rf"is no kept measurement{told}.*; delete it to measure again"):
+            cache.get(machine, print_of, shape, options)
     with pytest.raises(FileNotFoundError, match="holds no saved model"):
         model_fingerprint(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everything
+    for folder, told in ((tmp_path / "cache", "Permission denied"), (tmp_path / "file" / "cache", "Not a directory")):
+        with pytest.raises(ValueError, match=rf"cache: measurements cannot be kept there \({told}\); .*--no-cache"):
+            CapacityCache(folder).get(machine, "other", shape, options)
 
 
 @pytest.mark.parametrize(

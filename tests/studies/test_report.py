@@ -117,6 +117,10 @@ def test_the_page_shows_what_the_runs_hold(runs, tmp_path):
     assert line[5] == f"{expected.difference:+.4f}"
     assert line[7] == f"{expected.p_value:.2g}"
 
+    assert (
+        "DeLong takes the samples of test as independent; the bootstrap draws samples; the paired t test" in page.text
+    )
+
     (differing,) = page.table("key", "first", "second")
     assert differing[1:] == [["training.learning_rate", "0.01", "0.0001"]]
     for entry in metrics:

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 import warm
 from toy_training import make_trainer
 
+from lmctr.training import processes
 from lmctr.training.processes import end_with_parent
 
 LOADS = """
@@ -42,3 +45,45 @@ def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
 def test_the_trainer_ties_its_workers_to_itself(tmp_path):
     loader = make_trainer(tmp_path).get_train_dataloader()
     assert loader.worker_init_fn is end_with_parent
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    """The first and another one, as threads that leave word in one store."""
+    store, rank = dist.HashStore(), threading.local()
+    monkeypatch.setattr(processes.FirstProcess, "_store", lambda self: store)
+    monkeypatch.setattr(processes.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(processes.dist, "get_rank", lambda: getattr(rank, "own", 1))
+    rank.own = 0  # of this thread
+    both = processes.FirstProcess(True), processes.FirstProcess(False)
+    both[1].number = both[0].number
+    return both
+
+
+@pytest.mark.slow
+def test_the_word_of_the_first_process_stays_until_a_slow_one_has_read_it(two_processes):
+    first, other = two_processes
+    told = []
+
+    def slow():
+        time.sleep(6)
+        try:
+            other.wait()
+        except processes.FirstProcessError as error:
+            told.append(str(error))
+            other.failed(error)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    first.failed(ValueError("no column"))
+    assert told == ["the first process failed: ValueError: no column"]
+
+
+def test_the_first_process_waits_for_none_that_failed_of_itself(two_processes):
+    first, other = two_processes
+    thread = threading.Thread(target=other.failed, args=(KeyboardInterrupt(),))
+    thread.start()
+    thread.join()
+    began = time.monotonic()
+    first.failed(KeyboardInterrupt())
+    assert time.monotonic() - began < 3

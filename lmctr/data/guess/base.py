@@ -17,7 +17,7 @@ from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
-from .sample import FileSample
+from .sample import FileSample, is_called_label
 
 __all__ = ["Guesser", "told_after"]
 
@@ -120,6 +120,10 @@ class Guesser:
         is_label = role == "label"
         pairs = [name for name in self.left if self.events.distinct.get(name) == 2] if is_label else []
         pairs = [f"{name!r} ({self._held(name)})" for name in pairs]
+        alone = [
+            name for name in self.left if is_label and is_called_label(name) and self.events.distinct.get(name) == 1
+        ]
+        wanted += "".join(f"; {name!r} holds {self._held(name)} only{self._without_value(name)}" for name in alone)
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
         return (NotToldError if is_label else NoLogError)(
@@ -235,6 +239,10 @@ class Guesser:
     def _if_missing(self, name: str) -> dict[str, str]:
         return {"missing": self.missing} if self.events.table[name].null_count else {}
 
+    def _without_value(self, name: str) -> str:
+        count = self.events.table[name].null_count
+        return f"; {count:,} rows have no value: if they are no clicks, write one there, such as no" if count else ""
+
     def _lacking_label(self, name: str) -> str:
         """What is said of rows without a label; nothing where all have one."""
         count, what = self.events.table[name].null_count, {"history": "are history only", "drop": "are left out"}
@@ -245,12 +253,22 @@ class Guesser:
         return f"two values, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
-        """(R,) float, 1 where the label is positive, NaN where it is not known."""
+        """(R,) float, 1 where the label is positive, NaN where it is not known. Raises `NotToldError` where all that are known are alike."""
         spec = LabelSpec.model_validate({"column": label} if isinstance(label, str) else label)
         values = self.events.table[spec.column].combine_chunks()
         if spec.rule is not None:
             values = follows(values, spec, str(self.events.path))
-        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        clicks = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        known = clicks[~np.isnan(clicks)]
+        if self.events.whole and len(known) and (known == known[0]).all():
+            name = spec.column
+            alike = f"{len(known):,} rows with a value are {'clicks' if known[0] else 'no clicks'}"
+            held = f"it holds {self._held(name)} only" if self.events.distinct[name] == 1 else f"all {alike}"
+            raise NotToldError(
+                f"{self.events.path}, column {name!r}: {held}, and a label needs clicks and others{self._without_value(name)}.",
+                "--label",
+            )
+        return clicks
 
     # ---- amounts and lists ------------------------------------------------------------------------------------------------------
 

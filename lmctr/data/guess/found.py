@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lmctr.data.reading import printable
+
 from .sample import FileSample
 
 __all__ = ["Ask", "Guess", "LogGuess", "NoLogError", "NotToldError"]
@@ -76,7 +78,7 @@ class LogGuess:
                 if guess.role.partition(" ")[0] == start or (not start and guess.role.partition(" ")[0] not in files):
                     sure = "" if guess.sure else "  (not sure)"
                     lines.append(f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<18} {guess.why}{sure}")
-        return lines
+        return [*map(printable, lines)]
 
 
 class NotToldError(ValueError):

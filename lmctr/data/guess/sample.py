@@ -76,15 +76,26 @@ class FileSample:
         """The values of a column that are there."""
         return self.table[name].combine_chunks().drop_null()
 
+    @cached_property
+    def _called(self) -> dict[str, list[str]]:
+        plain = {name: _plain(name) for name in self.table.column_names}
+        return {
+            role: [name for word in words for name in plain if plain[name] == word] for role, words in ROLES.items()
+        }
+
+    @cached_property
+    def _named(self) -> dict[str, list[str]]:
+        words = {name: {*words_of(name)} for name in self.table.column_names}
+        holding = {role: [name for name in words if words[name] & {*known}] for role, known in ROLES.items()}
+        return {role: list(dict.fromkeys(self._called[role] + names)) for role, names in holding.items()}
+
     def called(self, role: str) -> list[str]:
         """Columns whose very names are of a role, the surest first."""
-        plain = {name: _plain(name) for name in self.table.column_names}
-        return [name for word in ROLES[role] for name in plain if plain[name] == word]
+        return self._called[role]
 
     def named(self, role: str) -> list[str]:
         """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
-        names = self.table.column_names
-        return list(dict.fromkeys(self.called(role) + [name for name in names if {*words_of(name)} & {*ROLES[role]}]))
+        return self._named[role]
 
 
 def is_called_label(name: str) -> bool:

@@ -296,7 +296,7 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
     array = decoded(columns.as_arrow(values, spec.column, source))
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    elif pa.types.is_string(array.type):
+    elif is_text(array.type):
         array = without_empty(array)
     missing, place = columns.nulls(array), columns.place(source, spec.column)
     if spec.missing == "error":

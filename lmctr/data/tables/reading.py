@@ -367,8 +367,8 @@ def _json_of_mixed(
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
-    """Blocks of whole lines; with `quoted`, a line break between quotes ends no line."""
-    rest = b""
+    """Blocks of whole lines, which end as the first one does; with `quoted`, a line break between quotes ends no line."""
+    rest, end = b"", b""
     while True:
         data = _read(stream, block_size, path)
         if len(data) < block_size:  # the end
@@ -376,9 +376,10 @@ def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: boo
                 yield rest + data
             return
         data = rest + data
-        cut = data.rfind(b"\n") + 1
+        end = end or (b"\r" if _first_line(data.lstrip(b"\r\n"))[-1:] == b"\r" else b"\n")
+        cut = data.rfind(end) + 1
         if quoted and data.count(b'"', 0, cut) % 2:
-            cut = _even_cut(data, cut)
+            cut = _even_cut(data, cut, end)
         block, rest = data[:cut], data[cut:]
         if block.strip():
             yield block
@@ -390,11 +391,11 @@ def _first_line(block: bytes) -> bytes:
     return block[: next((end for end in ends if block.count(b'"', 0, end) % 2 == 0), ends[0])]
 
 
-def _even_cut(data: bytes, cut: int) -> int:
+def _even_cut(data: bytes, cut: int, end: bytes) -> int:
     """The last line break before which every quote is closed; `cut` itself when none is near (a stray quote in a text)."""
     place = cut
     for _ in range(1000):
-        before = data.rfind(b"\n", 0, place - 1) + 1
+        before = data.rfind(end, 0, place - 1) + 1
         if not before:
             break
         place = before

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import sys
 import threading
 import weakref
@@ -16,10 +17,12 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmctr.models.common.boosted_trees import TreesBeside
+from lmctr.models.common.configuration import own_keys
 from lmctr.models.common.linear_path import LinearPath
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
+from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.tensors import as_readable_as_its_folder
 
 IGNORED_LABEL = -100
@@ -290,10 +293,18 @@ class CTRPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs) -> "CTRPreTrainedModel":
-        """As `PreTrainedModel.from_pretrained`. Raises `ValueError` for `use_safetensors=False`."""
+        """As `PreTrainedModel.from_pretrained`. Raises `ValueError` for `use_safetensors=False` and for an unknown argument."""
         if use_safetensors is False:
             raise ValueError("use_safetensors=False is not accepted: lmctr reads no pickled weights")
-        return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+        try:
+            return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+        except TypeError as error:  # of the constructor, which transformers gives what is left
+            found = re.search(r"__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+            if found is None or found[1] not in kwargs:
+                raise
+            note = "accepted: the arguments of PreTrainedModel.from_pretrained, and keys of the configuration"
+            where = f"{cls.__name__}.from_pretrained"
+            raise ValueError(unknown_key_message(found[1], own_keys(cls.config_class), where, note)) from None
 
     def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
         """As in the parent, of a language model. Raises `ValueError` for tables of ids, whose vocabularies grow with their processor."""

@@ -101,6 +101,16 @@ def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]
     require(applies, "sink_signal", f'"none" with sink_kind={settings.sink_kind!r}')
 
 
+def check_feedback_settings(settings: Any, require: Callable[[bool, str, str], None]) -> None:
+    """Check, beyond [`check_sink_settings`], that what the texts tell of feedback and what sinks carry fit together."""
+    carried = not {"feedback", "feedback_value"}.isdisjoint(settings.signals)
+    said = "one that holds 'feedback' or 'feedback_value', for example ['recency', 'feedback'], with feedback='sink'"
+    require(settings.feedback != "sink" or carried, "sink_signal", said)
+    require(settings.layout != "fields" or settings.feedback == "groups", "feedback", "'groups' with layout='fields'")
+    said = f"'sink' (in the sinks only), 'inline' or 'groups' with sink_signal={settings.sink_signal!r}"
+    require(settings.feedback != "none" or not carried, "feedback", said)
+
+
 class CTRSinkConfig(CTRConfig):
     r"""Configuration of [`CTRSinkModel`] and [`CTRSinkForCTR`].
 

@@ -28,7 +28,7 @@ from lmctr.utils.rows import check_kind, check_list, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import check_sink_settings, reads_feedback, statistic_signals
+from .configuration_ctr_sink import check_feedback_settings, check_sink_settings, reads_feedback, statistic_signals
 from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
@@ -322,19 +322,8 @@ class CTRSinkProcessor(ProcessorMixin):
         require(isinstance(self.trailing_sink, bool), "trailing_sink", "true or false")
         require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
         check_sink_settings(self, require)
+        check_feedback_settings(self, require)
         signals = self.signals
-        carried = {"feedback", "feedback_value"} & set(signals)
-        if self.feedback == "sink" and not carried:
-            raise ValueError(
-                f"{type(self).__name__}: feedback='sink' gives the feedback in the sinks, so sink_signal must hold "
-                f"'feedback' or 'feedback_value', for example ['recency', 'feedback']; got {self.sink_signal!r}"
-            )
-        require(self.layout != "fields" or self.feedback == "groups", "feedback", "'groups' with layout='fields'")
-        if self.feedback == "none" and carried:
-            raise ValueError(
-                f"{type(self).__name__}: sink_signal={self.sink_signal!r} carries the feedback, but feedback='none'; "
-                f"use feedback='sink' (in the sinks only), 'inline' or 'groups'"
-            )
         if self.needs_feedback and not self.prompt.feedback:
             raise ValueError(
                 f"the prompt {self.prompt.name!r} describes no feedback, which feedback={self.feedback!r} needs; "

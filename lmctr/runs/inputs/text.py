@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,13 @@ from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavio
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.backbone import max_positions
-from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig, statistic_signals
+from lmctr.models.ctr_sink.configuration_ctr_sink import (
+    BACKBONES,
+    CTRSinkConfig,
+    check_feedback_settings,
+    check_sink_settings,
+    statistic_signals,
+)
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
@@ -51,6 +58,27 @@ _FREE = ("sink_bias_dropout", "statistics_dropout", "items_ahead")
 _MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
 
 
+def _wrong_sinks(data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The first of the values of sinks that do not fit together, as `check_recipe` tells it."""
+    values = {key: model[key] for key in ("sink_kind", "sink_signal", "layout")}
+    settings = SimpleNamespace(**values, sink_order=data["order"], feedback=data["feedback"])
+    if settings.sink_signal is None:
+        settings.sink_signal = "recency" if settings.sink_kind == "sink" else "none"
+    settings.signals = (settings.sink_signal,) if isinstance(settings.sink_signal, str) else (*settings.sink_signal,)
+
+    def require(right: bool, key: str, accepted: str) -> None:
+        if not right:
+            group = "data" if key in _SET_BY_DATA else "model"
+            place = f"{group}.{_SET_BY_DATA.get(key, key)}"
+            raise ValueError(place, f"{place} is {getattr(settings, key)!r}, accepted: {accepted}")
+
+    try:
+        check_sink_settings(settings, require)
+        check_feedback_settings(settings, require)
+    except ValueError as error:
+        yield error.args if len(error.args) == 2 else ("model.sink_signal", f"model.{error}")
+
+
 def _is_causal(model_type: str) -> bool:
     spec = BACKBONES.get(model_type)
     return spec is None or spec.is_causal
@@ -83,6 +111,7 @@ class TextInput(GoingOn, LogInput):
                 "set data.retrieval, for example {encoder: tfidf, k: 50}",
             )
         yield from check_statistics(data)
+        yield from _wrong_sinks(data, model)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
             if isinstance(tokenizer, dict):

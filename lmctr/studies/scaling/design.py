@@ -20,6 +20,8 @@ from lmctr.utils.files import check_file, read_json
 from lmctr.utils.suggest import LISTED, first_of
 from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
 
+_NAMED = 12  # designs at most that are named in the picture
+
 
 @dataclass
 class DesignChoice:
@@ -104,11 +106,14 @@ class DesignChoice:
             ([design.cost for design in designs], [design.gain for design in designs])
             for designs in (result.candidates, result.front)
         )
+        named = next((few for few in (result.candidates, result.front) if len(few) <= _NAMED), ())
         plot_designs(
             *every,
             path,
             front=front,
             best=(result.best.cost, result.best.gain),
+            best_name=sizes_text(result.best.sizes),
+            labels={sizes_text(design.sizes): (design.cost, design.gain) for design in named},
             minimal_roi=result.minimal_roi,
             cost_name=f"machine cost{relative}{within}",
             gain_name=f"gain{within}",

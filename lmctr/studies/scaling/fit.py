@@ -104,6 +104,7 @@ class FitAnalysis:
             self.fit.predict(self.curve),
             path,
             band=self.band,
+            level=self.options.level,
             held_out=None if out is None else (self.curve, out.fit.predict(self.curve)),
             held_from=float("inf") if out is None else out.x.min(),
             complement=self.fit.complement,

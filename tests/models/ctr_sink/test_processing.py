@@ -389,8 +389,11 @@ def test_similarity_must_be_a_cosine(tokenizers, value):
         ({"sink_signal": ["recency", "none"]}, '"none" alone'),
         ({"sink_kind": "none", "sink_signal": "recency"}, "\"none\" with sink_kind='none'"),
         ({"sink_kind": "cls", "sink_signal": "recency"}, "\"none\" with sink_kind='cls'"),
-        ({"feedback": "sink"}, "sink_signal must hold 'feedback'"),
-        ({"sink_signal": ["recency", "feedback"]}, "use feedback='sink'"),
+        ({"feedback": "sink"}, "sink_signal='recency' is not accepted; use one that holds 'feedback'"),
+        (
+            {"sink_signal": ["recency", "feedback"]},
+            "feedback='none' is not accepted; use 'sink' .*'groups' with sink_signal=.'recency', 'feedback'",
+        ),
         ({"sink_signal": "feedback", "feedback": "sink", "num_sink_buckets": 2}, "less than the 3 feedback codes"),
         ({"sink_token": " "}, "sink_token"),
         ({"prompt": "movielens/em"}, "did you mean 'movielens/en'"),
