@@ -173,7 +173,10 @@ def test_saved_with_the_processor(tmp_path):
         ({"sink_signal": "feedback_value", "value_levels": []}, "value_levels"),
         ({"sink_signal": "feedback_value", "value_levels": [1, math.inf]}, "value_levels"),
         ({"sink_signal": "feedback_value", "value_levels": LEVELS, "num_sink_buckets": 5}, "less than the 6 buckets"),
-        ({"sink_signal": "feedback_value", "value_levels": LEVELS, "feedback": "none"}, "feedback='none' is not accepted; use 'sink'.* with sink_signal='feedback_value'"),
+        (
+            {"sink_signal": "feedback_value", "value_levels": LEVELS, "feedback": "none"},
+            "feedback='none' is not accepted; use 'sink'.* with sink_signal='feedback_value'",
+        ),
         ({"prompt": STARS, "feedback": "inline"}, "value_levels"),
         ({"sink_signal": "recency"}, "'feedback' or 'feedback_value'"),
     ],
