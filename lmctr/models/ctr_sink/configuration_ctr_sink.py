@@ -71,6 +71,16 @@ def reads_feedback(feedback: str, signals: Sequence[str]) -> bool:
     return feedback in ("groups", "inline") or "feedback" in signals
 
 
+def usual_signal(sink_kind: str) -> str:
+    """What sinks carry where nothing is said."""
+    return "recency" if sink_kind == "sink" else "none"
+
+
+def signals_of(sink_signal: str | Sequence[str]) -> tuple[str, ...]:
+    """One signal or several, always as a tuple."""
+    return (sink_signal,) if isinstance(sink_signal, str) else tuple(sink_signal)
+
+
 def statistic_signals(signals: Sequence[str]) -> list[str]:
     """The statistics that sinks carry."""
     return [signal.removeprefix(STATISTIC) for signal in signals if signal.startswith(STATISTIC)]
@@ -232,7 +242,7 @@ class CTRSinkConfig(CTRConfig):
                 )
             self.text_config = CONFIG_MAPPING[model_type](**values)
         if self.sink_signal is None:
-            self.sink_signal = "recency" if self.sink_kind == "sink" else "none"
+            self.sink_signal = usual_signal(self.sink_kind)
         if self.statistics_hidden_sizes is None:
             self.statistics_hidden_sizes = [64, 32]
         self.statistics_knots = list(self.statistics_knots or [])
@@ -243,7 +253,7 @@ class CTRSinkConfig(CTRConfig):
     @property
     def signals(self) -> tuple[str, ...]:
         """The signals whose embeddings are summed at a sink."""
-        return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)
+        return signals_of(self.sink_signal)
 
     @property
     def backbone_spec(self) -> BackboneSpec | None:

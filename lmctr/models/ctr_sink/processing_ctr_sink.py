@@ -28,7 +28,14 @@ from lmctr.utils.rows import check_kind, check_list, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import check_feedback_settings, check_sink_settings, reads_feedback, statistic_signals
+from .configuration_ctr_sink import (
+    check_feedback_settings,
+    check_sink_settings,
+    reads_feedback,
+    signals_of,
+    statistic_signals,
+    usual_signal,
+)
 from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
@@ -160,7 +167,7 @@ class CTRSinkProcessor(ProcessorMixin):
         self.num_behaviors = num_behaviors
         self.sink_kind = sink_kind
         if sink_signal is None:
-            sink_signal = "recency" if sink_kind == "sink" else "none"
+            sink_signal = usual_signal(sink_kind)
         given = {"value_levels": value_levels, "feedback_labels": feedback_labels, "sink_signal": sink_signal}
         for name, value in given.items():
             if value is not None and not (name == "sink_signal" and isinstance(value, str)):
@@ -211,7 +218,7 @@ class CTRSinkProcessor(ProcessorMixin):
     @property
     def signals(self) -> tuple[str, ...]:
         """The sink signals, always as a tuple."""
-        return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)
+        return signals_of(self.sink_signal)
 
     @property
     def effective_max_length(self) -> int | None:

@@ -20,7 +20,9 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import (
     CTRSinkConfig,
     check_feedback_settings,
     check_sink_settings,
+    signals_of,
     statistic_signals,
+    usual_signal,
 )
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -63,8 +65,8 @@ def _wrong_sinks(data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[
     values = {key: model[key] for key in ("sink_kind", "sink_signal", "layout")}
     settings = SimpleNamespace(**values, sink_order=data["order"], feedback=data["feedback"])
     if settings.sink_signal is None:
-        settings.sink_signal = "recency" if settings.sink_kind == "sink" else "none"
-    settings.signals = (settings.sink_signal,) if isinstance(settings.sink_signal, str) else (*settings.sink_signal,)
+        settings.sink_signal = usual_signal(settings.sink_kind)
+    settings.signals = signals_of(settings.sink_signal)
 
     def require(right: bool, key: str, accepted: str) -> None:
         if not right:
