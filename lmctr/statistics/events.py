@@ -153,10 +153,7 @@ class Signals:
             count = rows.columns("item", found.of_side("item", rows), [COUNT], prior)[0] if "count" in keys else None
             described = {key: values[rows.item] for key, values in described_numbers(catalogue, tastes).items()}
             numbers = {key: number_of(key, means["item"], count, described) for key in keys}
-        signals, left = found.of_side("user", rows), {}
-        for signal in signals_left(wanted):
-            (mean,) = rows.columns("user", signals, [Statistic("", "user", "", "", "mean", signal)], prior)
-            left[signal] = signals[signal] - mean
+        left = found.residuals_left(rows, wanted, prior)
         expected = None
         if any(row.aggregation == "expected" for row in wanted):
             expected = sum(
@@ -169,6 +166,14 @@ class Signals:
         """The signals of one side's events: label, value and what is left of them."""
         other = {"user": "item", "item": "user"}[side]
         return residuals(rows.label, rows.value, self.means.get(other, {}))
+
+    def residuals_left(self, rows: EventRows, wanted: Sequence[Statistic], prior: Prior) -> dict[str, np.ndarray]:
+        """By signal the users' residuals (R,) less their mean so far, of which these statistics are made."""
+        signals, left = self.of_side("user", rows), {}
+        for signal in signals_left(wanted):
+            (mean,) = rows.columns("user", signals, [Statistic("", "user", "", "", "mean", signal)], prior)
+            left[signal] = signals[signal] - mean
+        return left
 
     def take(self, seen: np.ndarray | slice) -> Signals:
         """Those of some rows."""

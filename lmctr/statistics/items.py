@@ -107,7 +107,7 @@ class ItemStatistics:
             _course(rows, signals.means.get("item", {}), reader.priors, size),
             {column: category_values(log.catalogue, column) for column in _columns(reader)},
             described_numbers(log.catalogue, reader.rows),
-            _pairs(rows, log.catalogue, reader, size),
+            _pairs(rows, signals, reader, size),
         )
 
     def places(self, items: Sequence[Any]) -> np.ndarray:
@@ -307,10 +307,9 @@ def _columns(reader: StatisticsReader) -> list[str]:
     return list(dict.fromkeys(row.column for row in reader.rows if row.column not in ("", ITEM)))
 
 
-def _pairs(rows: EventRows, catalogue: pa.Table, reader: StatisticsReader, size: int) -> dict[str, ItemPairs]:
+def _pairs(rows: EventRows, signals: Signals, reader: StatisticsReader, size: int) -> dict[str, ItemPairs]:
     """By signal the weights of all pairs; the last rows only look."""
-    wanted = [row for row in reader.rows if row.aggregation == "neighbours"]
-    left = Signals.of(rows, catalogue, wanted, reader.priors).left if wanted else {}
+    left = signals.residuals_left(rows, [row for row in reader.rows if row.aggregation == "neighbours"], reader.priors)
     own = [column[:-size] for column in (rows.user, rows.item, rows.time)]
     return {
         signal: ItemPairs.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size)
