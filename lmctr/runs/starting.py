@@ -345,8 +345,8 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
-_MANY_FOR_NEIGHBOURS = 1_000_000
-"""Events of a log, up to which statistics of neighbours are read: those of a million take two minutes and three gigabytes at most."""
+_MANY_FOR_FACTORS = 10_000_000
+"""Events of a log, up to which factors are read: those of a million take half a minute, see `docs/scaling.md`."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 
@@ -354,8 +354,8 @@ _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabu
 def _of_users(guess: LogGuess) -> list[str]:
     """Statistics of users and items, and of both where there is something to count."""
     repeats = ["repeats"] if guess.repeat_share >= _REPEATS else []
-    enough = _FEW_FOR_TREES <= guess.events.rows <= _MANY_FOR_NEIGHBOURS
-    return ["full", *repeats, *(["neighbours"] if enough else [])]
+    enough = _FEW_FOR_TREES <= guess.events.rows <= _MANY_FOR_FACTORS
+    return ["full", *repeats, *(["factors"] if enough else [])]
 
 
 def _statistics(guess: LogGuess) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
-from .neighbours import neighbour_statistics
+from .factors import factor_scores
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
 from .table import Statistic, category_values, context_values, item_numbers, statistic
@@ -206,26 +206,19 @@ def counted(
     label: np.ndarray | None = None,
     signals: Signals | None = None,
 ) -> Iterator[tuple[np.ndarray | slice, list[int], np.ndarray]]:
-    """Statistics of events (S,) of a log, in parts: those of users by users, those of items by items, those of neighbours at once.
+    """Statistics of events (S,) of a log, in parts: those of users by users, those of items by items, those of factors at once.
 
     Yields:
         Places among the events (N,), places among the statistics (K,), and the values (N, K) float64.
     """
     context = getattr(log, "context", None)
     signals = log_signals(log, wanted, prior, label) if signals is None else signals
-    rest = [(place, row) for place, row in enumerate(wanted) if row.aggregation != "neighbours"]
-    if len(rest) < len(wanted):
-        places = [place for place, row in enumerate(wanted) if row.aggregation == "neighbours"]
-        found = {}
-        for signal, left in signals.left.items():
+    rest = [(place, row) for place, row in enumerate(wanted) if row.aggregation != "factors"]
+    for place, row in enumerate(wanted):
+        if row.aggregation == "factors":
             columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))
-            values = neighbour_statistics(*columns, prior.scaled_left(signal, left))
-            found |= {(signal, name): own[events] for name, own in values.items()}
-        yield (
-            slice(None),
-            places,
-            np.column_stack([found[wanted[place].signal, wanted[place].reduce] for place in places]),
-        )
+            scores = factor_scores(*columns, prior.scaled_left(row.signal, signals.left[row.signal]))
+            yield slice(None), [place], scores[events][:, None]
     for side in SIDES:
         places = [place for place, row in rest if (row.family == "item") == (side == "item")]
         own = [wanted[place] for place in places]

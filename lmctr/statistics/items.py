@@ -18,7 +18,7 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange, ragged_searc
 from lmctr.utils.rows import plain_id
 
 from .events import COUNT, EventRows, Signals, described_numbers, side_means, side_rows
-from .neighbours import ItemPairs
+from .factors import ItemFactors
 from .reader import StatisticsReader
 from .scan import DAY
 from .states import Prior, finish, number_key, number_of, suffix, sums_needed
@@ -41,7 +41,7 @@ class ItemStatistics:
         course: offsets (I + 1,), the seconds (T,) of the items' events, and by "label" and "value" the mean (T,) before each and (I,) at last, "count"
             likewise.
         categories: column -> codes (P,), lengths (I,) and names of the items' categories. numbers: column -> (I,), NaN where unknown.
-        pairs: by signal the weights of pairs of items, where neighbours are wanted.
+        factors: by signal those of the items, where they are wanted.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ItemStatistics:
         course: Mapping[str, np.ndarray],
         categories: Mapping[str, tuple[np.ndarray, np.ndarray, list[str]]],
         numbers: Mapping[str, np.ndarray],
-        pairs: Mapping[str, ItemPairs] = {},
+        factors: Mapping[str, ItemFactors] = {},
     ) -> None:
         self.reader, self.item_ids, self.time = reader, item_ids, int(time)
         self.course, self.categories, self.numbers = dict(course), dict(categories), dict(numbers)
-        self.state, self.pairs = dict(state), dict(pairs)
+        self.state, self.factors = dict(state), dict(factors)
         self._is_text = not pa.types.is_integer(item_ids.type)
         self._place = {item: place for place, item in enumerate(item_ids.to_pylist())}
         self._rows = side_rows(reader.rows, "item")
@@ -107,7 +107,7 @@ class ItemStatistics:
             _course(rows, signals.means.get("item", {}), reader.priors, size),
             {column: category_values(log.catalogue, column) for column in _columns(reader)},
             described_numbers(log.catalogue, reader.rows),
-            _pairs(rows, signals, reader, size),
+            _factors(rows, signals, reader, size),
         )
 
     def places(self, items: Sequence[Any]) -> np.ndarray:
@@ -211,7 +211,7 @@ class ItemStatistics:
         for name, values in self.course.items():
             if name != "offsets":
                 course[name] = values if name.endswith("_at_last") else values[until if name == "time" else kept]
-        known = (self.categories, self.numbers, self.pairs)
+        known = (self.categories, self.numbers, self.factors)
         return ItemStatistics(self.reader, self.item_ids, self.time, self.state, course, *known)
 
     def save(self, path: str | Path) -> None:
@@ -230,10 +230,8 @@ class ItemStatistics:
                 pa.array(offsets_from_lengths(lengths), pa.int32()), values
             )
         columns |= {f"number.{name}": pa.array(own) for name, own in self.numbers.items()}
-        for signal, pairs in self.pairs.items():
-            offsets = pa.array(np.searchsorted(pairs.pair, np.arange(len(self) + 1) * len(self)), pa.int64())
-            for name, own in (("item", pairs.pair % max(len(self), 1)), ("weight", pairs.weight)):
-                columns[f"pair.{signal}.{name}"] = pa.LargeListArray.from_arrays(offsets, pa.array(own))
+        for signal, own in self.factors.items():
+            columns[f"factors.{signal}"] = pa.FixedSizeListArray.from_arrays(own.factors.ravel(), own.factors.shape[1])
         facts = {
             "version": FORMAT_VERSION,
             "time": self.time,
@@ -269,7 +267,7 @@ class ItemStatistics:
                 f"{path}: written for other statistics or priors (checksum {own.fingerprint}) than the model's ({reader.fingerprint}); "
                 "write it again with lmctr data statistics RUN"
             )
-        state, course, categories, numbers, pairs = {}, {}, {}, {}, {}
+        state, course, categories, numbers, factors = {}, {}, {}, {}, {}
         for name in table.column_names:
             column = table[name].combine_chunks()
             kind, _, rest = name.partition(".")
@@ -282,18 +280,12 @@ class ItemStatistics:
                 course[rest] = column.to_numpy()
             elif kind == "number":
                 numbers[rest] = column.to_numpy(zero_copy_only=False)
-            elif kind == "pair" and rest.endswith(".item"):
-                signal = rest.removesuffix(".item")
-                later = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
-                weight = table[f"pair.{signal}.weight"].combine_chunks().flatten().to_numpy()
-                pair = later * len(column) + column.flatten().to_numpy()
-                pairs[signal] = ItemPairs(pair, weight, len(column))
-            elif kind == "pair":
-                continue
+            elif kind == "factors":
+                factors[rest] = ItemFactors(column.flatten().to_numpy().reshape(len(column), -1))
             elif name != "item_id":
                 state[name] = column.to_numpy(zero_copy_only=False)
         ids = table["item_id"].combine_chunks()
-        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, numbers, pairs)
+        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, numbers, factors)
 
 
 def _at(places: np.ndarray, values: np.ndarray, otherwise: Any) -> np.ndarray:
@@ -307,12 +299,12 @@ def _columns(reader: StatisticsReader) -> list[str]:
     return list(dict.fromkeys(row.column for row in reader.rows if row.column not in ("", ITEM)))
 
 
-def _pairs(rows: EventRows, signals: Signals, reader: StatisticsReader, size: int) -> dict[str, ItemPairs]:
-    """By signal the weights of all pairs; the last rows only look."""
-    left = signals.residuals_left(rows, [row for row in reader.rows if row.aggregation == "neighbours"], reader.priors)
+def _factors(rows: EventRows, signals: Signals, reader: StatisticsReader, size: int) -> dict[str, ItemFactors]:
+    """By signal those of all items; the last rows only look."""
+    left = signals.residuals_left(rows, [row for row in reader.rows if row.aggregation == "factors"], reader.priors)
     own = [column[:-size] for column in (rows.user, rows.item, rows.time)]
     return {
-        signal: ItemPairs.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size)
+        signal: ItemFactors.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size)
         for signal, values in left.items()
     }
 

@@ -44,7 +44,7 @@ class StatisticsReader:
         names: (F,).
         prior: positive rate, and value_prior: mean graded value, of the training events.
         strength: imaginary events of the smoothing.
-        numbers: mean and scale of the items' numbers that users may have a taste for, and of the residuals left for neighbours.
+        numbers: mean and scale of the items' numbers that users may have a taste for, and of the residuals left for factors.
         mean, scale: (F,) of the transformed statistics of the training events.
         whole: columns of the context that hold whole numbers: "03", "3.0" and 3 are one there, as in tables.
 
@@ -98,8 +98,8 @@ class StatisticsReader:
             is_whole = {name: pa.types.is_integer(log.context[name].type) for name in reader.context}
             reader = replace(reader, whole=tuple(name for name in reader.context if is_whole[name]))
         signals = log_signals(log, reader.rows, reader.priors, label)
-        neighbours = dict.fromkeys(row.signal for row in reader.rows if row.aggregation == "neighbours")
-        numbers = signals.numbers | {signal: signals.left[signal] for signal in neighbours}
+        factors = [row.signal for row in reader.rows if row.aggregation == "factors"]
+        numbers = signals.numbers | {signal: signals.left[signal] for signal in factors}
         reader = replace(reader, numbers={key: _moments(own[events]) for key, own in numbers.items()})
         count, mean, squares = (np.zeros(len(resolved)) for _ in range(3))
         for _, places, values in counted(log, reader.rows, reader.priors, events, label, signals):

@@ -30,7 +30,7 @@ TASTE_RIDGE = 20.0
 class Prior:
     """Rates smoothed towards `label`, graded values towards `value`, with `strength` imaginary events (greater than 0).
 
-    `numbers` has the mean and the scale of what users may have a taste for, see `number_key`, and of the residuals left for neighbours.
+    `numbers` has the mean and the scale of what users may have a taste for, see `number_key`, and of the residuals left for factors.
     """
 
     label: float
@@ -50,7 +50,7 @@ class Prior:
         return np.nan_to_num((number - mean) / scale, nan=0.0)
 
     def scaled_left(self, signal: str, left: np.ndarray) -> np.ndarray:
-        """Residuals less the user's mean, by their standard deviation, as neighbours weigh them."""
+        """Residuals less the user's mean, by their standard deviation, as factors are fitted to them."""
         return left / self.numbers.get(signal, (0.0, 1.0))[1]
 
     def mean(self, signal: str, total: np.ndarray, count: np.ndarray) -> np.ndarray:

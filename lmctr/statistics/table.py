@@ -10,8 +10,8 @@ What a log tells of the moment of an event itself (`log.context`: position, devi
 
 Users who come back to items have statistics with this very item as well: those of categories, where each item is one (the set `repeats`).
 
-What a user thought of other items says something of this one where other users thought alike of both (the set `neighbours`, see
-`lmctr.statistics.neighbours`).
+What a user thought of other items says something of this one where other users thought alike of both (the set `factors`, see
+`lmctr.statistics.factors`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class Statistic:
         transform: for linear and neural models: "none", "log1p" or "logit".
         missing: where it is NaN; empty: nowhere.
         aggregation: "mean" (smoothed), "events" and "days" (fading mean, half-life `span`), "count", "fading_count", "last" (mean of the last
-            `span`), "since_last", "since_first", "session_count", "session_mean", "neighbours", or the name of a statistic of its own.
+            `span`), "since_last", "since_first", "session_count", "session_mean", "factors", or the name of a statistic of its own.
         signal: what it aggregates.
         span: half-life or number.
-        column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories; which of the
-            numbers of neighbours.
+        column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories.
         feature: number of the item of a "taste": "mean" and "count" of its events so far, "year", or a numeric catalogue column. A taste is
             the user's residuals so far, less their mean, regressed on that number (ridge, through the origin), at the candidate's number.
             Of a "context" statistic the column of the context, for an indicator with `=` and the value.
@@ -77,7 +76,7 @@ class Statistic:
     @property
     def takes_left(self) -> bool:
         """Whether it is made of the user's residuals less their mean so far."""
-        return self.aggregation in ("taste", "neighbours")
+        return self.aggregation in ("taste", "factors")
 
 
 _ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}
@@ -152,20 +151,9 @@ _REPEATS = (
         reduce="mean",
     ),
 )
-_NEIGHBOURS = tuple(
-    Statistic(
-        f"{name}_neighbour_{part}",
-        "cross",
-        "log1p" if part == "weight" else "none",
-        "",
-        "neighbours",
-        signal,
-        0,
-        "",
-        part,
-    )
-    for name, signal in (("value", "value_residual"), ("rate", "residual"))
-    for part in ("mean", "sum", "weight", "share")
+_FACTORS = (
+    Statistic("value_factor_score", "cross", "none", "", "factors", "value_residual"),
+    Statistic("rate_factor_score", "cross", "none", "", "factors", "residual"),
 )
 BASIC = (
     "user_rate",
@@ -187,12 +175,12 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
-for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `neighbours`:
-those of graded values where a log has them, of labels otherwise."""
+for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `factors`: that of
+graded values where a log has them, of labels otherwise."""
 STATISTIC_SETS["context"] = ()
 STATISTIC_SETS["repeats"] = tuple(row.name for row in _REPEATS)
-STATISTIC_SETS["neighbours"] = tuple(row.name for row in _NEIGHBOURS)
-_KNOWN |= {row.name: row for row in _REPEATS + _NEIGHBOURS}
+STATISTIC_SETS["factors"] = tuple(row.name for row in _FACTORS)
+_KNOWN |= {row.name: row for row in _REPEATS + _FACTORS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
 _CONTEXT = "context:"
@@ -224,7 +212,7 @@ def statistic(name: str) -> Statistic:
     if (taste := _taste(name)) is not None:
         return taste
     known = STATISTIC_SETS["full"]
-    others = (*STATISTIC_SETS["repeats"], *STATISTIC_SETS["neighbours"])
+    others = (*STATISTIC_SETS["repeats"], *STATISTIC_SETS["factors"])
     raise ValueError(
         f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *others, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
         f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, the genre_ statistics of other category columns, "
@@ -370,8 +358,8 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
             continue
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])
-            if name == "neighbours":
-                some = [row.name for row in _NEIGHBOURS if row.graded == graded]
+            if name == "factors":
+                some = [row.name for row in _FACTORS if row.graded == graded]
             if name == "full":
                 for column in columns[columns[:1] == ("genres",) :]:
                     several = is_list(catalogue.schema.field(column).type)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, signals_left, time_statistic
+from .factors import HISTORY
 from .items import ItemStatistics
-from .neighbours import HISTORY
 from .reader import StatisticsReader
 from .scan import DAY
 from .states import SESSION_GAP, base_of, finish, number_key, suffix, sums_needed, taste
@@ -144,10 +144,9 @@ class UserStatistics:
             columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
         for signal, events in state.recent.items():
             left = prior.scaled_left(signal, np.array([own for _, own in events]))
-            found = self.items.pairs[signal].statistics(places, self.items.places([key for key, _ in events]), left)
-            columns |= {
-                row.name: found[row.reduce] for row in rows if (row.aggregation, row.signal) == ("neighbours", signal)
-            }
+            history = self.items.places([key for key, _ in events])
+            scores = self.items.factors[signal].scores(places, history, left)
+            columns |= {row.name: scores for row in rows if (row.aggregation, row.signal) == ("factors", signal)}
         years = self.items.number("year", places)
         for row in rows:
             if row.aggregation == "expected":
@@ -277,7 +276,7 @@ class _State:
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
         # the last items, oldest first, and the residual left of each
         self.recent: dict[str, list[tuple[str, float]]] = {
-            row.signal: [] for row in rows if row.aggregation == "neighbours"
+            row.signal: [] for row in rows if row.aggregation == "factors"
         }
 
     def copy(self) -> _State:
@@ -324,7 +323,7 @@ class _State:
         self.last = int(times[-1])
 
     def meet(self, keys: Sequence[str], left: Mapping[str, np.ndarray]) -> None:
-        """The items of events (N,), for later candidates to be their neighbours."""
+        """The items of events (N,), of which the user's factors are made."""
         for signal, events in self.recent.items():
             more = [(key, own) for key, own in zip(keys, left[signal].tolist()) if not math.isnan(own)]
             self.recent[signal] = [*events, *more][-HISTORY:]

@@ -9,7 +9,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.runs.starting import recipe_for_file
-from lmctr.statistics import ItemStatistics, neighbours
+from lmctr.statistics import ItemStatistics, factors
 from lmctr.statistics.history_features import history_features
 
 OPTIONS = {"num_users": 30, "num_items": 20, "events_per_user": 30}
@@ -104,7 +104,7 @@ def _clicks(path, comes_back):
 
 def test_items_that_users_come_back_to_have_statistics_of_their_own(tmp_path):
     """A file's recipe reads them where users come back, and then the baselines do too; they are what tells such clicks."""
-    for name, wanted in (("again", ["full", "repeats", "neighbours"]), ("once", ["full", "neighbours"])):
+    for name, wanted in (("again", ["full", "repeats", "factors"]), ("once", ["full", "factors"])):
         _clicks(tmp_path / f"{name}.csv", name == "again")
         for family in ("din", "deepfm", "ctr_sink"):
             options = TrainOptions(recipe=str(tmp_path / f"{name}.csv"), model=family)
@@ -136,8 +136,8 @@ def test_users_who_think_alike_say_what_a_user_will_think(tmp_path, monkeypatch)
             click = int(draw.random() < (0.8 if item % 2 == user % 2 else 0.2))
             lines.append(f"{user},{item},{1_700_000_000 + place * 3600 + user},{click}")
     (tmp_path / "alike.csv").write_text("\n".join(lines) + "\n")
-    counted, count = [], neighbours._count
-    monkeypatch.setattr(neighbours, "_counted", {})
-    monkeypatch.setattr(neighbours, "_count", lambda *given: counted.append(1) or count(*given))
-    _baselines_gain_by("neighbours", tmp_path / "alike.csv")
+    counted, count = [], factors._scores
+    monkeypatch.setattr(factors, "_counted", {})
+    monkeypatch.setattr(factors, "_scores", lambda *given: counted.append(1) or count(*given))
+    _baselines_gain_by("factors", tmp_path / "alike.csv")
     assert counted == [1]  # for fit, samples and baselines of both families

@@ -49,7 +49,7 @@ def event_run(path, family="hstu", seed=0, with_statistics=False):
     log = sequence_log()
     options = {"max_history_length": 8}
     if with_statistics:
-        reader = StatisticsReader.fit(log, log.sample_events(), ["full", "neighbours"])
+        reader = StatisticsReader.fit(log, log.sample_events(), ["full", "factors"])
         options |= {"statistics_reader": reader, "behavior_labels": [-1, 0, 1]}
     processor = lmctr.SequenceProcessor.fit(log, **options)
     config, model = {"hstu": (lmctr.HSTUConfig, lmctr.HSTUForCTR), "din": (lmctr.DINConfig, lmctr.DINForCTR)}[family]

@@ -34,7 +34,7 @@ def log():
 
 @pytest.fixture(scope="module")
 def reader(log):
-    return StatisticsReader.fit(log, log.sample_events()[::2], ["full", "neighbours"])
+    return StatisticsReader.fit(log, log.sample_events()[::2], ["full", "factors"])
 
 
 def made(family, log, reader, **options):

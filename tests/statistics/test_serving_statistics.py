@@ -9,7 +9,13 @@ import pyarrow as pa
 import pytest
 from test_statistics_reader import make_log
 
-from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics
+from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics, factors
+
+
+@pytest.fixture(autouse=True)
+def factors_of_few_events(monkeypatch):
+    for name, value in {"FIRST": 20, "RIDGE": 1.0, "_counted": {}}.items():
+        monkeypatch.setattr(factors, name, value)
 
 
 def with_query(log, user, candidates, time):
@@ -40,8 +46,8 @@ def history(log, user, time, start=0):
         "full",
         "basic",
         "repeats",
-        "neighbours",
-        ["rate_neighbour_mean", "value_neighbour_sum", "value_taste_count"],
+        "factors",
+        ["rate_factor_score", "value_factor_score", "value_taste_count"],
         ["user_item_seconds_since_last_event"],
         ["user_rate", "hour"],
         ["genre_value_residual_max"],
@@ -66,10 +72,10 @@ def test_a_user_state_gives_what_the_reader_gives(names, seed):
 
 
 def test_a_state_keeps_the_last_items_only(monkeypatch):
-    for place in ("neighbours", "users"):
+    for place in ("factors", "users"):
         monkeypatch.setattr(f"lmctr.statistics.{place}.HISTORY", 4)
     log = make_log(1, num_events=300)
-    reader, time = StatisticsReader.fit(log, np.arange(150), "neighbours"), int(log.time.max()) + 1
+    reader, time = StatisticsReader.fit(log, np.arange(150), "factors"), int(log.time.max()) + 1
     table = ItemStatistics.from_log(log, reader)
     for user in range(6):
         seen, samples = with_query(log, user, np.arange(9), time)
@@ -81,7 +87,7 @@ def test_a_state_keeps_the_last_items_only(monkeypatch):
 
 def test_events_of_the_same_second_are_not_seen_and_a_state_goes_on():
     log = make_log(0, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "neighbours"])
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "factors"])
     user, times = 1, np.unique(log.time[log.user == 1])
     state = None
     for time in times:
@@ -119,7 +125,7 @@ def test_a_genre_that_an_item_names_twice_counts_twice():
 def test_a_history_is_counted_at_once(monkeypatch):
     """Each behaviour by itself would cost a quarter of a millisecond and more."""
     log = make_log(0, num_events=300)
-    reader, calls = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "neighbours"]), []
+    reader, calls = StatisticsReader.fit(log, np.arange(150), ["full", "repeats", "factors"]), []
     expected = ItemStatistics.expected
     monkeypatch.setattr(ItemStatistics, "expected", lambda *own: calls.append(len(own[1])) or expected(*own))
     user = UserStatistics(reader, ItemStatistics.from_log(log, reader))
@@ -136,7 +142,7 @@ def test_a_history_is_counted_at_once(monkeypatch):
 
 def test_a_table_moves_forward_exactly_and_survives_its_file(tmp_path):
     log = make_log(2, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), ["full", "neighbours"])
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "factors"])
     moment, later = int(log.time.max()) + 1, int(log.time.max()) + 9_000_000
     table = ItemStatistics.from_log(log, reader)
     assert (table.time, len(table)) == (moment, 30)

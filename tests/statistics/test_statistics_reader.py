@@ -15,7 +15,7 @@ from lmctr.statistics import (
     STATISTIC_SETS,
     ItemStatistics,
     StatisticsReader,
-    neighbours,
+    factors,
     resolve_statistics,
     statistic,
 )
@@ -53,6 +53,14 @@ def make_log(seed=0, num_users=6, num_events=160, genres=True, values=True, spre
     graded = draw.choice([0.5, 1, 2.5, 4, 5], num_events).astype(np.float32)
     graded[draw.uniform(size=num_events) < 0.2] = np.nan
     return SimpleNamespace(**fields | {"feedback_values": graded if values else None})
+
+
+def ridge(pairs):
+    """Ridge regression of (x, z) pairs through the origin."""
+    matrix, sums = factors.RIDGE * np.eye(factors.NUM_FACTORS), np.zeros(factors.NUM_FACTORS)
+    for x, z in pairs:
+        matrix, sums = matrix + np.outer(x, x), sums + x * z
+    return np.linalg.solve(matrix, sums)
 
 
 class Loop:
@@ -133,25 +141,41 @@ class Loop:
     def met(self, event, signal):
         """The last events of the user with a residual."""
         known = self.known(self.earlier(event, "user"), signal, "user")
-        return sorted(known, key=lambda e: self.log.time[e])[-neighbours.HISTORY :]
+        return sorted(known, key=lambda e: self.log.time[e])[-factors.HISTORY :]
 
-    def neighbours(self, event, signal):
-        item, (_, scale) = self.log.item, self.numbers[signal]
-        total = size = share = 0.0
-        history = self.met(event, signal)
-        for h in history:
-            found = [
-                self.left(e, signal) * self.left(x, signal) / scale**2
-                for e in self.known(range(len(item)), signal, "user")
-                if self.log.time[e] < self.log.time[event]
-                for x in self.met(e, signal)
-                if {item[e], item[x]} == {item[event], item[h]}
-            ]
-            if len(found) >= 3:
-                weight = sum(found) / (len(found) + 10)
-                total, size = total + weight * self.left(h, signal) / scale, size + abs(weight)
-                share += 1 / len(history)
-        return {"sum": total, "mean": total / (size + 0.1), "weight": size, "share": share}
+    @functools.cached_property
+    def factors(self):
+        """By signal the fits: the second behind which each holds, and the factors of items."""
+        return {}
+
+    def fits(self, signal):
+        if signal in self.factors:
+            return self.factors[signal]
+        log, (_, scale) = self.log, self.numbers[signal]
+        known = sorted(self.known(range(len(log.item)), signal, "user"), key=lambda e: log.time[e])
+        left = {e: self.left(e, signal) / scale for e in known}
+        fits, own, draw, count = [], {}, np.random.default_rng(0), factors.FIRST
+        while count <= len(known):
+            now = log.time[known[int(count) - 1]]
+            if not fits or fits[-1][0] < now:
+                seen = [e for e in known if log.time[e] <= now]
+                order = list(dict.fromkeys(log.item[e] for e in seen))
+                noise = factors.NOISE * draw.standard_normal((len(order), factors.NUM_FACTORS))
+                own = {item: own.get(item, 0) + more for item, more in zip(order, noise)}
+                for _ in range(factors.SWEEPS):
+                    users = {
+                        u: ridge([(own[log.item[e]], left[e]) for e in seen if log.user[e] == u]) for u in log.user
+                    }
+                    own = {i: ridge([(users[log.user[e]], left[e]) for e in seen if log.item[e] == i]) for i in order}
+                fits.append((now, own))
+            count *= factors.GROWTH
+        return self.factors.setdefault(signal, fits)
+
+    def score(self, event, signal):
+        own = next((own for now, own in self.fits(signal)[::-1] if now < self.log.time[event]), {})
+        zero, scale = np.zeros(factors.NUM_FACTORS), self.numbers[signal][1]
+        pairs = [(own.get(self.log.item[e], zero), self.left(e, signal) / scale) for e in self.met(event, signal)]
+        return float(ridge(pairs) @ own.get(self.log.item[event], zero))
 
     def value(self, event, name):
         row, log = statistic(name), self.log
@@ -172,8 +196,8 @@ class Loop:
                 left = self.left(e, row.signal)
                 total, squares = total + left * self.number(e, row), squares + self.number(e, row) ** 2
             return total / (squares + 20) * self.number(event, row)
-        if row.aggregation == "neighbours":
-            return self.neighbours(event, row.signal)[row.reduce]
+        if row.aggregation == "factors":
+            return self.score(event, row.signal)
         if row.family == "cross":
             found = log.catalogue[row.column].to_pylist()
             sets = [[] if x is None else x if isinstance(x, list) else [x] for x in found]
@@ -252,28 +276,38 @@ def test_every_statistic_equals_the_loop(seed, options):
 
 
 @pytest.mark.parametrize(("seed", "options"), [(0, {}), (1, {"values": False, "num_items": 4}), (2, {"spread": 3})])
-@pytest.mark.parametrize("part", [1 << 21, 7])
-def test_neighbours_equal_the_loop_whole_and_in_parts(seed, options, part, monkeypatch):
-    monkeypatch.setattr(neighbours, "HISTORY", 4)
-    monkeypatch.setattr(neighbours, "_PART", part)
-    monkeypatch.setattr(neighbours, "_counted", {})
+@pytest.mark.parametrize("part", [1 << 18, 7])
+def test_factors_equal_the_loop_whole_and_in_parts(seed, options, part, monkeypatch):
+    for name, value in {"HISTORY": 4, "FIRST": 20, "GROWTH": 1.5, "RIDGE": 1.0, "_PART": part, "_counted": {}}.items():
+        monkeypatch.setattr(factors, name, value)
     log = make_log(seed, num_events=110, **options)
     log.hidden = np.arange(110) % 13 == 0
     log.label[log.hidden], log.label[5] = -1, 1
     if log.feedback_values is not None:
         log.feedback_values[log.hidden] = np.nan
-    reader = StatisticsReader.fit(log, np.arange(20, 90), "neighbours", strength=3.0)
-    signal = "rate" if options.get("values") is False else "value"
-    assert reader.names == tuple(f"{signal}_neighbour_{part}" for part in ("mean", "sum", "weight", "share"))
+    reader = StatisticsReader.fit(log, np.arange(20, 90), "factors", strength=3.0)
+    assert reader.names == ("rate_factor_score" if options.get("values") is False else "value_factor_score",)
     loop, events = Loop(log, reader), np.random.default_rng(seed).permutation(110)
     own = statistic(reader.names[0]).signal
     known = loop.known(range(20, 90), own, "user")
     assert reader.numbers[own][1] == pytest.approx(np.std([loop.left(event, own) for event in known]))
-    found = reader.raw(log, events)
-    for column, name in enumerate(reader.names):
-        expected = [loop.value(event, name) for event in events]
-        np.testing.assert_allclose(found[:, column], expected, rtol=1e-9, atol=1e-9, err_msg=name)
-        assert np.ptp(expected) > 0.1
+    found, expected = reader.raw(log, events)[:, 0], [loop.value(event, reader.names[0]) for event in events]
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+    assert len(loop.fits(own)) >= 3
+    assert np.ptp(expected) > 0.5
+
+
+def test_factors_do_not_change_when_the_log_goes_on(monkeypatch):
+    for name, value in {"FIRST": 20, "RIDGE": 1.0}.items():
+        monkeypatch.setattr(factors, name, value)
+    draw = np.random.default_rng(0)
+    user, item, left = draw.integers(0, 9, 400), draw.integers(0, 30, 400), draw.standard_normal(400)
+    time = np.sort(draw.integers(0, 300, 400))
+    whole = factors.factor_scores(user, item, time, left)
+    for size in (np.searchsorted(time, now) for now in (50, 120, 299)):
+        some = factors.factor_scores(*(column[:size] for column in (user, item, time, left)))
+        np.testing.assert_allclose(some, whole[:size], rtol=1e-9, atol=1e-12)
+    assert np.abs(whole[200:]).mean() > 0.1
 
 
 def test_a_set_gives_what_the_log_can_give():

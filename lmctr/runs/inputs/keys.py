@@ -107,7 +107,7 @@ class LogDataKeys(DataKeys):
     statistics: str | list[str] = Field(
         [],
         description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
-        "(`basic`, `full`, `repeats` where users come back to items, `neighbours` where many users judge the same items, `context`) and names.",
+        "(`basic`, `full`, `repeats` where users come back to items, `factors` where many users judge the same items, `context`) and names.",
     )
 
     @field_validator("since", mode="before")
@@ -205,7 +205,7 @@ class TabularDataKeys(StoredDataKeys):
     features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
     statistics: str | list[str] = Field(
         [],
-        description="Of a log: sets (`basic`, `full`, `repeats`, `neighbours`) and names of statistics; empty: `basic`, with rates as they are.",
+        description="Of a log: sets (`basic`, `full`, `repeats`, `factors`) and names of statistics; empty: `basic`, with rates as they are.",
     )
 
 

@@ -259,9 +259,7 @@ def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
     """What the baselines read: no less than the model."""
     names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
     more = [
-        chosen
-        for chosen in ("repeats", "neighbours")
-        if any(name in (chosen, *STATISTIC_SETS[chosen]) for name in names)
+        chosen for chosen in ("repeats", "factors") if any(name in (chosen, *STATISTIC_SETS[chosen]) for name in names)
     ]
     context = any(name == "context" or name.startswith("context:") for name in names)
     return "full", *more, *(("context",) if context else ())
