@@ -345,8 +345,8 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
-_MANY_FOR_FACTORS = 10_000_000
-"""Events of a log, up to which factors are read: those of a million take half a minute, see `docs/scaling.md`."""
+_MANY_FOR_FACTORS = 5_000_000
+"""Events of a log, up to which factors are read: those of so many take two minutes and two gigabytes, see `docs/scaling.md`."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 
