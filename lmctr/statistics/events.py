@@ -213,9 +213,9 @@ def counted(
     """
     context = getattr(log, "context", None)
     signals = log_signals(log, wanted, prior, label) if signals is None else signals
-    rest = [(place, row) for place, row in enumerate(wanted) if row.aggregation != "neighbours"]
+    rest = [(place, row) for place, row in enumerate(wanted) if not row.meets_neighbours]
     if len(rest) < len(wanted):
-        places = [place for place, row in enumerate(wanted) if row.aggregation == "neighbours"]
+        places = [place for place, row in enumerate(wanted) if row.meets_neighbours]
         found = {}
         for signal, left in signals.left.items():
             columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))

@@ -309,7 +309,7 @@ def _columns(reader: StatisticsReader) -> list[str]:
 
 def _pairs(rows: EventRows, signals: Signals, reader: StatisticsReader, size: int) -> dict[str, ItemPairs]:
     """By signal the weights of all pairs; the last rows only look."""
-    left = signals.residuals_left(rows, [row for row in reader.rows if row.aggregation == "neighbours"], reader.priors)
+    left = signals.residuals_left(rows, [row for row in reader.rows if row.meets_neighbours], reader.priors)
     own = [column[:-size] for column in (rows.user, rows.item, rows.time)]
     return {
         signal: ItemPairs.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size)

@@ -75,9 +75,14 @@ class Statistic:
         return self.signal.startswith("value")
 
     @property
+    def meets_neighbours(self) -> bool:
+        """Whether it is made of the items that the user met, by who else met them."""
+        return self.aggregation == "neighbours"
+
+    @property
     def takes_left(self) -> bool:
         """Whether it is made of the user's residuals less their mean so far."""
-        return self.aggregation in ("taste", "neighbours")
+        return self.aggregation == "taste" or self.meets_neighbours
 
 
 _ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}

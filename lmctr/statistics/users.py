@@ -145,9 +145,7 @@ class UserStatistics:
         for signal, events in state.recent.items():
             left = prior.scaled_left(signal, np.array([own for _, own in events]))
             found = self.items.pairs[signal].statistics(places, self.items.places([key for key, _ in events]), left)
-            columns |= {
-                row.name: found[row.reduce] for row in rows if (row.aggregation, row.signal) == ("neighbours", signal)
-            }
+            columns |= {row.name: found[row.reduce] for row in rows if row.meets_neighbours and row.signal == signal}
         years = self.items.number("year", places)
         for row in rows:
             if row.aggregation == "expected":
@@ -276,9 +274,7 @@ class _State:
         self.tastes = [row for row in rows if row.aggregation == "taste"]
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
         # the last items, oldest first, and the residual left of each
-        self.recent: dict[str, list[tuple[str, float]]] = {
-            row.signal: [] for row in rows if row.aggregation == "neighbours"
-        }
+        self.recent: dict[str, list[tuple[str, float]]] = {row.signal: [] for row in rows if row.meets_neighbours}
 
     def copy(self) -> _State:
         """A state of its own; what never changes, or is replaced as a whole, is shared."""
