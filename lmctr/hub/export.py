@@ -49,6 +49,7 @@ def run_export(options: ExportOptions) -> int:
     if target.resolve() == folder.path.resolve():
         raise ValueError(f"--output {target} is the folder of the model itself; give another one")
     model, processor = load_folder(folder)
+    target.mkdir(parents=True, exist_ok=True)  # a place that may not be written is told before the minutes of tracing
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)
