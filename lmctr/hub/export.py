@@ -26,8 +26,7 @@ from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
 from lmctr.runs.answers.predict import item_statistics_file, load_retriever
-from lmctr.runs.download import local_folder, place_beside
-from lmctr.runs.folder import open_run
+from lmctr.runs.download import open_model, place_beside
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import owned
@@ -43,13 +42,14 @@ _SIZES = ((3, 13, 4), (1, 7, 1), (2, 2, 3), (5, 24, 2), (8, 16, 6))
 def run_export(options: ExportOptions) -> int:
     """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
     transformers.utils.logging.disable_progress_bar()
-    folder = open_run(local_folder(options.run), "model")
+    folder = open_model(options.run)
     target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
     if target.exists() and not target.is_dir():
         raise ValueError(f"--output {target} is a file; give a folder")
     if target.resolve() == folder.path.resolve():
         raise ValueError(f"--output {target} is the folder of the model itself; give another one")
     model, processor = load_folder(folder)
+    target.mkdir(parents=True, exist_ok=True)  # a place that may not be written is told before the minutes of tracing
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)

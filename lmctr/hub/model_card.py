@@ -30,8 +30,7 @@ from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, shown_command, without_paths
-from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
-from lmctr.runs.folder import open_run
+from lmctr.runs.download import hub_name, is_hub_id, open_model, repository_file
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
 
@@ -86,7 +85,7 @@ def build_card(
             more than the seed.
     """
     check_licence(licence)
-    folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
+    folder = open_model(run_dir, refuse_pickles=True)
     if repo_id is None and (found := hub_name(run_dir)):
         repo_id = found.repo_id
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,16 @@ from huggingface_hub import HfApi, ModelInfo, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from lmctr.runs.folder import ITEM_STATISTICS, MANIFEST, PROCESSOR_FILES, WEIGHTS, WEIGHTS_INDEX, RunFolder, is_shared
+from lmctr.runs.folder import (
+    ITEM_STATISTICS,
+    MANIFEST,
+    PROCESSOR_FILES,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    RunFolder,
+    is_shared,
+    open_run,
+)
 from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
@@ -152,6 +162,26 @@ def local_folder(
         return Path(
             ask_hub(what, lambda: snapshot_download(repo_id, revision=revision, allow_patterns=chosen, token=token))
         )
+
+
+@contextmanager
+def told_by_name(name: str | Path, folder: Path) -> Iterator[None]:
+    """Errors name a model of the Hub by its id, not by the cache that holds it."""
+    try:
+        yield
+    except (FileNotFoundError, ValueError) as error:
+        if folder != Path(name) and len(error.args) == 1:
+            error.args = (str(error).replace(str(folder), str(name)),)
+        raise
+
+
+def open_model(
+    name: str | Path, revision: str | None = None, token: str | bool | None = None, refuse_pickles: bool = False
+) -> RunFolder:
+    """[`~lmctr.runs.folder.open_run`] of the model in a folder or on the Hub, see [`local_folder`] for the arguments and errors."""
+    folder = local_folder(name, revision, token)
+    with told_by_name(name, folder):
+        return open_run(folder, "model", refuse_pickles)
 
 
 def _missing(folder: Path) -> list[str]:

@@ -21,11 +21,12 @@ def is_data_file(name: str | Path) -> bool:
     return Path(name).suffix.lower() in _DATA_SUFFIXES
 
 
-def find_recipe(name: str | Path) -> Path:
-    """A recipe's path: an existing file as given, else a recipe that ships with lmctr."""
+def find_recipe(name: str | Path, what: str = "recipe") -> Path:
+    """The path of a recipe (or of what else stands with them): an existing file as given, else one that ships with lmctr."""
     path = Path(name)
     if os.path.isdir(path):  # unlike Path's methods, takes a name that is too long for one that is not there
-        raise RecipeError(f"{name} is a folder; a recipe is a YAML file (a run folder holds recipe.yaml)")
+        hint = f": give {path / 'recipe.yaml'}" if what == "recipe" and (path / "recipe.yaml").is_file() else ""
+        raise RecipeError(f"{name} is a folder; a {what} is a YAML file{hint}")
     if is_data_file(name):
         raise RecipeError(
             f"{name} is a data file by its name, and a recipe is a YAML file: give a recipe, and name the data in it, for example "

@@ -292,6 +292,9 @@ class RunFolder:
                 hint = (
                     ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their "
                     "base, which its ctr_config.json names"
+                    if (self.path / "ctr_config.json").is_file()
+                    else ": it holds adapters of PEFT alone, without the ctr_config.json that lmctr.training.lora.save_adapter writes, so they "
+                    "are of no CTR model, or were saved without its configuration"
                 )
             elif self.started:
                 hint = ": it is not the folder of a finished run"

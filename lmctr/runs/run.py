@@ -12,9 +12,9 @@ import numpy as np
 
 from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
 from lmctr.runs.answers.joined import JoinedRows, reads_log
-from lmctr.runs.download import local_folder
+from lmctr.runs.download import open_model, told_by_name
 from lmctr.runs.evaluation import evaluate
-from lmctr.runs.folder import RECIPE, RunFolder, open_run
+from lmctr.runs.folder import RECIPE, RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
@@ -46,7 +46,8 @@ class Run:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        return load_run(self.path)
+        with told_by_name(self._name or self.path, self.path):
+            return load_run(self.path)
 
     @property
     def model(self) -> Any:
@@ -136,4 +137,4 @@ def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str 
     >>> run.score([{"text": "Heat (1995)", "time": 1700000000}], [{"text": "Casino (1995)"}], 1700100000)
     ```
     """
-    return Run(open_run(local_folder(path_or_hub_id, revision, token), "model"), str(path_or_hub_id))
+    return Run(open_model(path_or_hub_id, revision, token), str(path_or_hub_id))

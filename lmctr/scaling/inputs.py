@@ -115,9 +115,9 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
     is_sink = (place % _TOKENS_PER_BEHAVIOUR == _TOKENS_PER_BEHAVIOUR - 1) & (place < length - 1)
     has_sinks = config.sink_kind != "none"
     if has_sinks:
-        signals = [config.sink_signal] if isinstance(config.sink_signal, str) else list(config.sink_signal or ["none"])
+        signals = config.signals
         buckets = torch.randint(config.num_sink_buckets, (rows, length, len(signals)), generator=generator)
-        if config.sink_kind == "cls" or signals == ["none"]:
+        if config.sink_kind == "cls" or signals == ("none",):
             buckets = torch.zeros_like(buckets)
         buckets = buckets.masked_fill(~is_sink[None, :, None], -1)
         inputs["sink_buckets"] = buckets[..., 0] if len(signals) == 1 else buckets

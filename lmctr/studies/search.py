@@ -94,9 +94,23 @@ class Search:
             raise ValueError("training.eval_strategy is no: trials are compared by their evaluations on validation")
         if first.args.world_size > 1:
             raise ValueError("search trains in one process; start it without a launcher")
+        self._check_arguments()
         self.metric = first.args.metric_for_best_model.removeprefix("eval_")
         self.sign = 1.0 if first.args.greater_is_better else -1.0
         self.stage1_epochs = first.args.stage1_epochs
+
+    def _check_arguments(self) -> None:
+        """Tell values that training refuses whatever the others are, the start's or the first of the space, before any trial."""
+        firsts = {parameter.key: next(iter(parameter.corners())) for parameter in self.space}
+        for parameter in self.space:
+            for value in parameter.corners():
+                for last, others in enumerate(({}, firsts)):
+                    try:
+                        self._training({**others, parameter.key: value})
+                        break
+                    except ValueError as error:
+                        if last:
+                            raise ValueError(f"{self.options.space}: {parameter.key}: {error}") from error
 
     def run(self) -> SearchResult:
         """All of it."""

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 from operator import itemgetter
 from pathlib import Path
 from pickle import UnpicklingError
@@ -70,7 +71,9 @@ from lmctr.training.sharded import (
     without_row_states,
 )
 from lmctr.training.uploads import CheckpointUploads
+from lmctr.utils.suggest import refuse_unknown
 
+_READ_WHEN_MADE = ("ema_decay", "effective_rank_samples", "callbacks", "embedding_optimizer", "shard_tables")
 _OF_TRAINER = ("groups", "times", "lengths", "loss_weight")  # of a sample, and for no model
 
 
@@ -520,11 +523,14 @@ class CTRTrainer(CheckpointUploads, Trainer):
         **kwargs,
     ) -> Any:
         """As in the parent, which sums up all metrics: without `compute_objective` it is `metric_for_best_model` that is looked for, in the
-        direction in which that is better.
+        direction in which that is better. Values of `hp_space` are checked as those of new training arguments, and epochs of stages count.
 
         Raises:
-            ValueError: a `direction` in which it is worse.
+            ValueError: a `direction` in which it is worse; a key of `hp_space` that is no training argument, or was read when the trainer was
+                made; values that the arguments refuse.
         """
+        if hp_space is not None:
+            hp_space = self._checked_space(hp_space)
         if compute_objective is None:
             metric = f"eval_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
             better = "maximize" if self.args.greater_is_better else "minimize"
@@ -537,6 +543,32 @@ class CTRTrainer(CheckpointUploads, Trainer):
         return super().hyperparameter_search(
             hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
         )
+
+    def _checked_space(self, space: Callable) -> Callable:
+        """The parent sets a trial's values one by one and checks none."""
+        start = {field.name: getattr(self.args, field.name) for field in fields(self.args) if field.init}
+        epochs = type(self.args).__dataclass_fields__["num_train_epochs"].default
+
+        def checked(trial: Any) -> dict[str, Any]:
+            values = space(trial)
+            if not hasattr(trial, "suggest_float"):  # what other backends draw from
+                return values
+            refuse_unknown(values, start, "hp_space")
+            if early := [key for key in _READ_WHEN_MADE if key in values]:
+                raise ValueError(
+                    f"hp_space: {early[0]} is read when the trainer is made, and would change nothing; search it by `lmctr search`, or make a "
+                    "trainer for each value"
+                )
+            if "num_train_epochs" in values and not {"stage1_epochs", "stage2_epochs"} & values.keys():
+                stage2 = values["num_train_epochs"] - start["stage1_epochs"]
+                values = {**values, "num_train_epochs": epochs, "stage2_epochs": stage2}
+            try:
+                found = type(self.args)(**{**start, "num_train_epochs": epochs, **values})
+            except ValueError as error:
+                raise ValueError(f"hp_space: {error}") from error
+            return {**values, "num_train_epochs": found.num_train_epochs}
+
+        return checked
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):

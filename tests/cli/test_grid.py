@@ -162,6 +162,13 @@ def test_bad_grids_are_told_before_anything_trains(tmp_path, capsys, changes, me
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_folder_is_no_grid(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text("{}")
+    for verb in (["grid", "run"], ["grid", "report"]):
+        assert f"error: {tmp_path} is a folder; a grid is a YAML file\n" == error_of(capsys, *verb, tmp_path)
+    assert f"a recipe is a YAML file: give {tmp_path / 'recipe.yaml'}" in error_of(capsys, "train", tmp_path)
+
+
 def test_a_wrong_override_is_blamed_on_the_command_line(tmp_path, capsys):
     error = error_of(capsys, "grid", "run", write_grid(tmp_path), "--training.lerning_rate", "1")
     assert "unknown key 'lerning_rate' in training (the command line)" in error

@@ -131,6 +131,20 @@ def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_pa
     assert "does not exist" in errors[5][1]
 
 
+def test_what_a_model_of_the_hub_lacks_is_told_of_its_id(hub, tmp_path):
+    files = hub.repos["tester/tiny"]["commits"]["a" * 40]
+    lacking = {
+        name: file for name, file in files.items() if not name.startswith(("processor_config", "preprocessor_config"))
+    }
+    hub.repos["tester/bare"] = {"private": False, "branches": {"main": "c" * 40}, "commits": {"c" * 40: lacking}}
+    [[kind, text]] = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/bare"})
+    assert kind == "FileNotFoundError"
+    assert text.startswith("tester/bare has no processor_config.json")
+    done = client(hub.url, tmp_path, "-c", CLI, "export", "tester/bare", "--output", str(tmp_path / "graph"))
+    assert done.returncode == 2
+    assert "error: tester/bare has no processor_config.json" in done.stderr
+
+
 UPDATE = """
 import sys
 import torch

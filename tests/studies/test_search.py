@@ -1,6 +1,7 @@
 """`lmctr search`: what is chosen, that nothing but validation chooses it, and that a killed search goes on as it would have."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -299,6 +300,22 @@ def test_values_are_checked_before_anything_is_trained(files, quick, capsys):
     assert "hidden_units" in error
     assert "space.yaml" in error
     assert not (files / "out").exists()
+
+
+def test_values_that_arguments_refuse_are_told_with_the_space(files, quick, capsys):
+    space = {"training.ema_decay": [0.9, 2.0]}
+    (files / "space.yaml").write_text(yaml.safe_dump(space))
+    words = ["search", str(files / "recipe.yaml"), "--space", str(files / "space.yaml")]
+    assert main([*words, "--output-dir", str(files / "out")]) == 2
+    assert re.search(r"space\.yaml: training\.ema_decay: .*2\.0", capsys.readouterr().err)
+    assert quick == []
+    assert not (files / "out").exists()
+    space = {
+        "training.embedding_learning_rate": [1e-2, 1e-3],
+        "training.embedding_optimizer": ["lazy_adam", "rowwise_adagrad"],
+    }
+    (files / "space.yaml").write_text(yaml.safe_dump(space))
+    Search(options(files))  # a rate without effect on the start's optimiser, and with one on those of the space
 
 
 def test_the_start_is_checked_as_it_is(files, quick):

@@ -99,6 +99,9 @@ def test_a_saved_model_with_adapters_is_loaded_onto_its_base(tmp_path):
         match=r"no config.json: it holds adapters alone; .*merge_lora\(load_adapter.* ctr_config.json names",
     ):
         lmctr.runs.load(tmp_path / "saved").predict([])
+    (tmp_path / "saved" / "ctr_config.json").unlink()  # as PEFT alone writes them
+    with pytest.raises(FileNotFoundError, match=r"adapters of PEFT alone, without the ctr_config\.json"):
+        lmctr.runs.load(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -203,6 +203,13 @@ class TextView(LogBatches):
             raise ValueError(f"sample at event {event} (user {user}): {error.reason}") from error
 
 
+def unread_signal(name: str) -> ValueError:
+    """The error of sinks that carry a statistic which is not read."""
+    return ValueError(
+        f"sink_signal holds statistic:{name}, which is none of the data's statistics; name it (or its set) in data.statistics"
+    )
+
+
 def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     """(E,) raw statistics of every event of a log at its time, NaN where not known, of some names that a reader knows.
 
@@ -213,9 +220,7 @@ def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) 
         return {}
     unknown = [name for name in names if reader is None or name not in reader.names]
     if unknown:
-        raise ValueError(
-            f"sink_signal holds statistic:{unknown[0]}, which is none of the data's statistics; name it (or its set) in data.statistics"
-        )
+        raise unread_signal(unknown[0])
     raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, np.arange(log.num_events))
     return dict(zip(names, raw.T))
 

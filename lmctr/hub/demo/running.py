@@ -15,8 +15,8 @@ from lmctr.hub.options import DemoOptions
 from lmctr.hub.remote import changed_config
 from lmctr.models.families import family_of
 from lmctr.runs.answers.served import ServedModel
-from lmctr.runs.download import local_folder
-from lmctr.runs.folder import MANIFEST, RunFolder, open_run
+from lmctr.runs.download import open_model
+from lmctr.runs.folder import MANIFEST, RunFolder
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
 
@@ -72,7 +72,7 @@ def open_page(run: str, device: str | None = None, users: int = 20) -> tuple[Any
         users: how many requests of the run's test part there are to begin with.
     """
     served = ServedModel(run, device)
-    folder = open_run(local_folder(run), "model")
+    folder = open_model(run)
     return build_page(served, _examples(folder, served.processor, users)), plain_theme()
 
 
@@ -105,7 +105,7 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
     Raises:
         FileExistsError: the folder holds something. FileNotFoundError, ValueError: what [`open_run`] and [`run_examples`] raise.
     """
-    folder = open_run(local_folder(run), "model", refuse_pickles=True)
+    folder = open_model(run, refuse_pickles=True)
     folder.verify()
     target = Path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

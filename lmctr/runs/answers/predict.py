@@ -17,8 +17,8 @@ import transformers
 from lmctr.data.features.unknown import UnknownValues, check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.models.common.base import evaluation_mode
-from lmctr.runs.download import local_folder
-from lmctr.runs.folder import ITEM_STATISTICS, RunFolder, open_run
+from lmctr.runs.download import open_model
+from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics
 from lmctr.utils.measure import usable_device, usable_dtype
@@ -50,7 +50,7 @@ def predict(options: PredictOptions) -> int:
     """
     place, dtype = usable_device(options.device), usable_dtype(options.dtype)
     transformers.utils.logging.disable_progress_bar()
-    folder = open_run(local_folder(options.run), "model")
+    folder = open_model(options.run)
     model, processor = load_folder(folder)
     model = model.to(place, dtype)
     kind = _request_kind(processor)

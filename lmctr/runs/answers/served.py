@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from lmctr.data.processors.impressions import pad_ads
-from lmctr.runs.download import local_folder
-from lmctr.runs.folder import open_run
+from lmctr.runs.download import open_model
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.serving import UserState, scorer_for
@@ -83,7 +82,7 @@ class ServedModel:
         max_tokens: int | None = None,
         dtype: str | None = None,
     ):
-        folder = open_run(local_folder(run), "model")
+        folder = open_model(run)
         model, self.processor = load_folder(folder)
         with torch.no_grad():  # of its own: files that are mapped change with the folder
             for tensor in chain(model.parameters(), model.buffers()):

@@ -278,6 +278,20 @@ def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "data.statistics", str(error)
 
 
+def may_hold(chosen: str | Sequence[str], wanted: str) -> bool:
+    """Whether `data.statistics` may hold a statistic: what some sets give is known with the log only."""
+    names = [chosen] if isinstance(chosen, str) else chosen
+    if wanted.startswith("context:"):
+        return not {"context", wanted}.isdisjoint(names)
+    fixed = any(wanted in members for members in STATISTIC_SETS.values())
+    return any(
+        wanted in STATISTIC_SETS[name] or (name == "full" and not fixed)
+        if name in STATISTIC_SETS
+        else statistic(name).name == statistic(wanted).name
+        for name in names
+    )
+
+
 def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | None) -> str:
     """Checksum of events and samples (and of `more` columns): a resumed run must see the data that it started with."""
     parts = (splits.train, splits.validation, splits.test)

@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics, feedback_codes
+from lmctr.data.batches.text import (
+    TextCollator,
+    TextDataset,
+    TextView,
+    behavior_statistics,
+    feedback_codes,
+    unread_signal,
+)
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.backbone import max_positions
@@ -33,7 +40,7 @@ from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
-from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint, may_hold
 from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pretrained_text_config, scratch_text_config
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader, resolve_statistics
@@ -77,6 +84,9 @@ def _wrong_sinks(data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[
     try:
         check_sink_settings(settings, require)
         check_feedback_settings(settings, require)
+        for name in statistic_signals(settings.signals):
+            if not may_hold(data["statistics"], name):
+                raise unread_signal(name)
     except ValueError as error:
         yield error.args if len(error.args) == 2 else ("model.sink_signal", f"model.{error}")
 
@@ -315,16 +325,14 @@ class TextInput(GoingOn, LogInput):
     def _statistic_bounds(self, reader: StatisticsReader | None) -> dict[str, list[float]]:
         """The bins of the statistics that sinks carry, equally frequent among the behaviours that training shows."""
         model = self.model_group
-        signals = model["sink_signal"] if isinstance(model["sink_signal"], list) else [model["sink_signal"] or ""]
-        found = behavior_statistics(self.log, reader, statistic_signals(signals))
+        found = behavior_statistics(self.log, reader, statistic_signals(signals_of(model["sink_signal"] or "")))
         shown, most = self.log.seen_events(self.splits.train), min(32, model["num_sink_buckets"] - 2)
         return {name: fit_statistic_bounds(values[shown], most) for name, values in found.items()}
 
     def _value_levels(self) -> list[float] | None:
         """What stands for graded feedback, from what training shows of it; None where neither sinks nor words carry it."""
         log, model, prompt = self.log, self.model_group, Prompt.load(self.data["prompt"])
-        signal = model["sink_signal"]
-        if "feedback_value" in (signal if isinstance(signal, list) else [signal]):
+        if "feedback_value" in signals_of(model["sink_signal"] or ""):
             key = "model.sink_signal holds feedback_value"
         elif self.data["feedback"] == "inline" and prompt.tells_values:
             key = f"data.prompt: a feedback word of {prompt.name!r} holds {{value}}"

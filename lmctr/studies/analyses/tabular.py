@@ -15,8 +15,8 @@ from lmctr.analysis.field_interactions import FieldInteractions, field_interacti
 from lmctr.analysis.generalization import BoundTerms, bound_terms, projection_parameters
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.analysis.plots_tabular import plot_field_interactions, plot_rank_curves, plot_rank_distributions
-from lmctr.runs.download import is_hub_id, local_folder
-from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.download import is_hub_id, open_model
+from lmctr.runs.folder import RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
 from lmctr.utils.options import check_counts
@@ -100,7 +100,7 @@ class _Fields(Measure):
         if options.overrides:
             raise ValueError(f"--{options.overrides[0][0]} has no effect on the weights of a trained run")
         (run,) = runs
-        folder = open_run(local_folder(run), "model")
+        folder = open_model(run)
         transformers.utils.logging.disable_progress_bar()
         result = self.measure(OpenedRun(folder, None, *load_run(folder.path)), str(folder.path))
         if self.has_plots:

@@ -184,7 +184,7 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         ValueError: unknown keys (with the nearest known one), wrong types, doubled names, names that lead nowhere.
         FileNotFoundError: no such grid, or no such recipe.
     """
-    path = find_recipe(name)
+    path = find_recipe(name, "grid")
     return grid_of(read_with_base(path, str(name)), path, str(name), output_dir)
 
 

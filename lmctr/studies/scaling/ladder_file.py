@@ -242,7 +242,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         ValueError: unknown keys (with the nearest known one), wrong types, names that lead nowhere, fewer than four sizes.
         FileNotFoundError: no such ladder, or no such recipe.
     """
-    path, where = find_recipe(name), str(name)
+    path, where = find_recipe(name, "ladder"), str(name)
     content = read_with_base(path, where)
     keys = read_values(LadderKeys, content, where)
     title = keys.name or path.stem

@@ -1,6 +1,7 @@
 """Statistics of behaviours as sink signals: bins, raw rows, the cached path, a training."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, statistic_buckets
 from lmctr.runs import train
+from lmctr.runs.find import RecipeError
+from lmctr.runs.recipe import load_recipe
 from lmctr.serving import UserState, score
 from lmctr.statistics import StatisticsReader
 
@@ -150,3 +153,36 @@ def test_a_training_fits_the_bins_and_states_grow(tmp_path):
     wrong = {**recipe, "model": {**recipe["model"], "sink_signal": ["statistic:item_count"]}}
     with pytest.raises(ValueError, match="statistic:item_count, which is none of the data's statistics"):
         train(wrong, output_dir=tmp_path / "wrong")
+
+
+@pytest.mark.parametrize(
+    ("statistics", "signal", "accepted"),
+    [
+        (["item_rate"], "item_count", False),
+        ([], "item_rate", False),
+        (["basic"], "item_rate", True),
+        (["basic"], "user_item_rate", False),
+        (["full", "repeats"], "user_item_rate", True),
+        (["full"], "user_item_rate", False),
+        (["full"], "tags_rate_mean", True),  # which columns there are, the log says
+        (["log_item_count"], "item_count", True),
+        (["full"], "context:hour", False),
+        (["context"], "context:hour", True),
+    ],
+)
+def test_a_recipe_says_that_sinks_carry_what_is_not_read(statistics, signal, accepted):
+    recipe = {
+        "data": {"name": "synthetic", "statistics": statistics},
+        "model": {
+            "family": "ctr_sink",
+            "backbone": {"model_type": "bert"},
+            "tokenizer": {"type": "bpe"},
+            "sink_signal": [f"statistic:{signal}"],
+        },
+    }
+    with (
+        nullcontext()
+        if accepted
+        else pytest.raises(RecipeError, match=f"model.sink_signal.*statistic:{signal}, which")
+    ):
+        load_recipe(recipe)
