@@ -49,7 +49,6 @@ def run_export(options: ExportOptions) -> int:
     if target.resolve() == folder.path.resolve():
         raise ValueError(f"--output {target} is the folder of the model itself; give another one")
     model, processor = load_folder(folder)
-    target.mkdir(parents=True, exist_ok=True)  # a place that may not be written is told before the minutes of tracing
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)
@@ -120,10 +119,10 @@ def export_model(
     if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
         limit = plain.config.num_positions - _padding(plain)
     axes = input_shapes(plain.config)
-    with Work("tracing the model"):
-        program = _trace(_Logits(plain, names), batches[0], axes, limit)
     folder = Path(path)
-    with owned(folder, "`lmctr export`", ".export.lock"):
+    with owned(folder, "`lmctr export`", ".export.lock"):  # a place that may not be written is told before the minutes of tracing
+        with Work("tracing the model"):
+            program = _trace(_Logits(plain, names), batches[0], axes, limit)
         try:
             return _write(folder, format, program, names, axes, batches, plain, processor, limit)
         except BaseException:

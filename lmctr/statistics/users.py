@@ -142,11 +142,11 @@ class UserStatistics:
         numbers = self.items.taste_numbers(places, self.items.latest(places))
         for row in state.tastes:
             columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
-        for signal, events in state.recent.items():
-            left = prior.scaled_left(signal, np.array([own for _, own in events]))
+        for row in state.factors:
+            events = state.recent[row.signal]
+            left = prior.scaled_left(row.signal, np.array([own for _, own in events]))
             history = self.items.places([key for key, _ in events])
-            scores = self.items.factors[signal].scores(places, history, left)
-            columns |= {row.name: scores for row in rows if (row.aggregation, row.signal) == ("factors", signal)}
+            columns[row.name] = self.items.factors[row.signal].scores(places, history, left)
         years = self.items.number("year", places)
         for row in rows:
             if row.aggregation == "expected":
@@ -274,10 +274,9 @@ class _State:
         self.session = [0.0, 0.0, 0.0]  # events, labels, their sum
         self.tastes = [row for row in rows if row.aggregation == "taste"]
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
+        self.factors = [row for row in rows if row.aggregation == "factors"]
         # the last items, oldest first, and the residual left of each
-        self.recent: dict[str, list[tuple[str, float]]] = {
-            row.signal: [] for row in rows if row.aggregation == "factors"
-        }
+        self.recent: dict[str, list[tuple[str, float]]] = {row.signal: [] for row in self.factors}
 
     def copy(self) -> _State:
         """A state of its own; what never changes, or is replaced as a whole, is shared."""

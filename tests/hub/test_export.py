@@ -210,7 +210,7 @@ def test_where_a_graph_may_not_be_written_is_told_and_nothing_is_written(run_dir
 
 
 def test_a_place_that_may_not_be_written_is_told_before_tracing(run_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lmctr.hub.export.export_model", lambda *_, **__: pytest.fail("the model was traced"))
+    monkeypatch.setattr("lmctr.hub.export._trace", lambda *_, **__: pytest.fail("the model was traced"))
     (tmp_path / "file").write_text("")
     assert main(["export", str(run_dir), "--output", str(tmp_path / "file" / "graph")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
