@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.models.common.base import plain_model, weights_version
 from lmctr.utils.files import as_path, replacing
+from lmctr.utils.measure import size_of
 from lmctr.utils.outside import checked, entries
 
 from .fingerprint import model_fingerprint, plain_config, settings_fingerprint
@@ -86,7 +86,7 @@ class UserState:
     ):
         self._scorer = scorer_for(model, processor)
         self._statistics = None if items is None else RequestStatistics(processor, items)
-        self._weights = weights_version(self._scorer.model)
+        self._weights = hash(weights_version(self._scorer.model))
         self._settings = settings_fingerprint(processor)
         self._history: list[dict[str, Any]] = []
         self._encoded: EncodedHistory | None = None
@@ -186,7 +186,7 @@ class UserState:
         tensors = {} if self._encoded is None else self._encoded.tensors()
         storages = {part.data_ptr(): part.nbytes() for part in (t.untyped_storage() for t in tensors.values())}
         counted = 0 if self._statistics is None else self._statistics.user.num_bytes
-        return _OVERHEAD + counted + sum(storages.values()) + sum(_size_of(behavior) for behavior in self._history)
+        return _OVERHEAD + counted + sum(storages.values()) + sum(size_of(behavior) for behavior in self._history)
 
     def moved_to(
         self, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
@@ -217,7 +217,7 @@ class UserState:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
     def _check_weights(self) -> None:
-        if weights_version(self._scorer.model) != self._weights:
+        if hash(weights_version(self._scorer.model)) != self._weights:
             raise ValueError(
                 "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
             )
@@ -299,15 +299,6 @@ class UserState:
             moved = {name: tensor.to(device) for name, tensor in tensors.items()}
             state._encoded = state._scorer.encoded_class.from_tensors(moved)
         return state
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of a value of JSON, about: what Python shares between behaviours (keys, small numbers) is counted too."""
-    if isinstance(value, Mapping):
-        return sys.getsizeof(value) + sum(_size_of(part) for part in value.values())
-    if isinstance(value, (list, tuple)):
-        return sys.getsizeof(value) + sum(map(_size_of, value))
-    return sys.getsizeof(value)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from lmctr.utils.measure import size_of
+
 from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, signals_left, time_statistic
 from .factors import HISTORY
 from .items import ItemStatistics
@@ -200,8 +202,31 @@ def _columns(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
     return names, bases, [name.split(".")[1] for name in names], counts, np.array(by_event), np.array(by_day)
 
 
+@lru_cache(maxsize=256)
+def _sides(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
+    """What the states of all users have in common: rows of the user and of each column of categories, labels needed, tastes, factors."""
+    own = side_rows(rows, "user")
+    columns = dict.fromkeys(row.column for row in rows if row.column)
+    crossed = {column: [row for row in rows if row.column == column] for column in columns}
+    longest = max((int(row.span) for row in own if row.aggregation == "last"), default=0)
+    tastes, factors = ([row for row in rows if row.aggregation == one] for one in ("taste", "factors"))
+    return own, crossed, longest, tastes, factors
+
+
 class _Sums:
     """Sums of several keys that share their statistics: (K, J) numbers, and the second up to which each key's have faded."""
+
+    __slots__ = (
+        "bases",
+        "by_day",
+        "by_event",
+        "counts",
+        "names",
+        "place",
+        "signals",
+        "times",
+        "values",
+    )  # many are kept
 
     def __init__(self, rows: Sequence[Statistic]) -> None:
         self.names, self.bases, self.signals, self.counts, self.by_event, self.by_day = _columns(tuple(rows))
@@ -216,8 +241,7 @@ class _Sums:
 
     @property
     def num_bytes(self) -> int:
-        keys = sum(map(sys.getsizeof, self.place)) + sys.getsizeof(self.place)
-        return keys + sys.getsizeof(self.values) + sys.getsizeof(self.times) + sys.getsizeof(vars(self))
+        return sum(map(size_of, (self, self.values, self.times, self.place)))
 
     def extend(
         self, events: np.ndarray, keys: Sequence[str], times: np.ndarray, signals: Mapping[str, np.ndarray]
@@ -263,18 +287,13 @@ class _State:
     """Everything of one user before some second."""
 
     def __init__(self, rows: Sequence[Statistic]) -> None:
-        own = side_rows(rows, "user")
-        self.own = _Sums(own)
-        columns = dict.fromkeys(row.column for row in rows if row.column)
-        self.cross = {column: _Sums([row for row in rows if row.column == column]) for column in columns}
-        self.longest = max((int(row.span) for row in own if row.aggregation == "last"), default=0)
+        own, crossed, self.longest, self.tastes, self.factors = _sides(tuple(rows))
+        self.own, self.cross = _Sums(own), {column: _Sums(those) for column, those in crossed.items()}
         self.labels: list[float] = []  # the last, oldest first
         self.first: int | None = None
         self.last: int | None = None
         self.session = [0.0, 0.0, 0.0]  # events, labels, their sum
-        self.tastes = [row for row in rows if row.aggregation == "taste"]
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
-        self.factors = [row for row in rows if row.aggregation == "factors"]
         # the last items, oldest first, and the residual left of each
         self.recent: dict[str, list[tuple[str, float]]] = {row.signal: [] for row in self.factors}
 
@@ -287,9 +306,9 @@ class _State:
 
     @property
     def num_bytes(self) -> int:
-        parts = (self.own, *self.cross.values())
-        recent = sum(sys.getsizeof(one) + sys.getsizeof(one[0]) for events in self.recent.values() for one in events)
-        return sum(part.num_bytes for part in parts) + sys.getsizeof(self.labels) + sys.getsizeof(vars(self)) + recent
+        parts = (self, self.labels, self.session, self.taste_sums, self.recent)
+        sums = sum(part.num_bytes for part in (self.own, *self.cross.values()))
+        return sum(map(size_of, parts)) + sys.getsizeof(vars(self)) + sums
 
     def extend(
         self,

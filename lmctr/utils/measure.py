@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,3 +132,13 @@ def release_memory() -> None:
     pyarrow.default_memory_pool().release_unused()
     with contextlib.suppress(AttributeError, OSError, TypeError):  # where there is no glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a value of JSON, or of an array, about: what Python shares between values (keys, small numbers) is counted too."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = (*value, *value.values())
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    return sys.getsizeof(value) + sum(map(size_of, parts))
