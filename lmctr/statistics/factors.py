@@ -12,7 +12,6 @@ E: events, K: known events, C: candidates, H: events of a user, I: items, D: fac
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,8 +31,8 @@ NOISE = 0.1
 events left at 0 from staying there."""
 _PART = 1 << 18  # events that are counted at once
 _KEPT = 2
-_counted: dict[bytes, np.ndarray] = {}
-"""The last results by a checksum of what they were counted of: fit, samples and baselines of a run ask for the same."""
+_counted: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+"""The last scores and factors by a checksum of what they were counted of: fit, samples, baselines and table of items of a run ask for the same."""
 _ROW, _COLUMN = np.triu_indices(NUM_FACTORS)
 _PLACES = np.zeros((NUM_FACTORS, NUM_FACTORS), dtype=np.int64)
 _PLACES[_ROW, _COLUMN] = _PLACES[_COLUMN, _ROW] = np.arange(len(_ROW))
@@ -45,15 +44,21 @@ def factor_scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np
     Args:
         user, item, time: (E,) whole numbers. left: (E,) float64, NaN where not known: such an event tells nothing of others.
     """
-    key = hashlib.blake2b(str((len(left), HISTORY)).encode())
-    for column in (user, item, time, left):
-        key.update(np.ascontiguousarray(column))
-    if (known := _counted.pop(key.digest(), None)) is None:
+    key, known = _known(user, item, time, left)
+    if known is None:
         known = _scores(user, item, time, left)
-    _counted[key.digest()] = known
+    _counted[key] = known
     while len(_counted) > _KEPT:
         del _counted[next(iter(_counted))]
-    return known
+    return known[0]
+
+
+def _known(*events: np.ndarray) -> tuple[bytes, tuple[np.ndarray, np.ndarray] | None]:
+    """The checksum of events, and what was counted of them, taken out."""
+    key = hashlib.blake2b(str((len(events[0]), HISTORY)).encode())
+    for column in events:
+        key.update(np.ascontiguousarray(column))
+    return key.digest(), _counted.pop(key.digest(), None)
 
 
 class ItemFactors:
@@ -71,8 +76,14 @@ class ItemFactors:
         cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int
     ) -> ItemFactors:
         """Those that hold after these events (E,)."""
-        last = deque(_fits(user, item, time, left, num_items), maxlen=1)
-        return cls(last[0][2] if last else np.zeros((num_items, NUM_FACTORS)))
+        key, known = _known(user, item, time, left)
+        if known is not None:
+            _counted[key], own = known, known[1]
+        else:
+            own = np.zeros((0, NUM_FACTORS))
+            for _, _, own in _fits(user, item, time, left, num_items):
+                pass
+        return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]))
 
     def scores(self, candidates: np.ndarray, history: np.ndarray, left: np.ndarray) -> np.ndarray:
         """The scores (C,) of candidates for a user.
@@ -90,7 +101,9 @@ class ItemFactors:
         return found
 
 
-def _scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray) -> np.ndarray:
+def _scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The scores (E,) of all events, and the last factors of items."""
+    factors = np.zeros((0, NUM_FACTORS))
     known, rows, found = ~np.isnan(left), KeyedRows(user, time), np.zeros(len(left))
     of_known, sorted_time = rows.order[known[rows.order]], time[rows.order]
     starts, ends = rows.unsorted(np.stack(rows.last(known[rows.order], HISTORY)))  # places among those of `of_known`
@@ -108,7 +121,7 @@ def _scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarr
             sums = running[ends[events] + shift] - running[starts[events] + shift]
             of_users = _solved(sums[:, : len(_ROW)], sums[:, len(_ROW) :])
             found[events] = (of_users * factors[item[events]]).sum(1)
-    return found
+    return found, factors
 
 
 def _of_whole_users(events: np.ndarray, user: np.ndarray) -> list[np.ndarray]:

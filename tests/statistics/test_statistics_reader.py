@@ -310,6 +310,21 @@ def test_factors_do_not_change_when_the_log_goes_on(monkeypatch):
     assert np.abs(whole[200:]).mean() > 0.1
 
 
+def test_factors_of_items_are_fitted_once_with_the_scores(monkeypatch):
+    for name, value in {"FIRST": 20, "_counted": {}}.items():
+        monkeypatch.setattr(factors, name, value)
+    draw = np.random.default_rng(0)
+    events = draw.integers(0, 9, 200), draw.integers(0, 30, 200), np.arange(200), draw.standard_normal(200)
+    fresh = factors.ItemFactors.of_events(*events, 40).factors
+    factors.factor_scores(*events)
+    monkeypatch.setattr(factors, "_fits", None)
+    again = factors.ItemFactors.of_events(*events, 40).factors
+    np.testing.assert_array_equal(again, fresh)
+    assert again.shape[0] == 40
+    assert not again[30:].any()
+    assert np.abs(again[:30]).max(1).min() > 0
+
+
 def test_a_set_gives_what_the_log_can_give():
     names = resolve_statistics("full", make_log())
     without = resolve_statistics("full", make_log(genres=False, values=False))
