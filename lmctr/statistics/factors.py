@@ -81,8 +81,8 @@ class ItemFactors:
             _counted[key], own = known, known[1]
         else:
             own = np.zeros((0, NUM_FACTORS))
-            for _, _, own in _fits(user, item, time, left, num_items):
-                pass
+            for fit in _fits(user, item, time, left, num_items):
+                own = fit[2]
         return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]))
 
     def scores(self, candidates: np.ndarray, history: np.ndarray, left: np.ndarray) -> np.ndarray:
