@@ -340,7 +340,7 @@ def _head_of(path: Path) -> str:
 
 
 def delimiter_of(path: Path) -> str:
-    """The sign that parts the first lines of a CSV file into the same number of columns; a comma where none does."""
+    """The sign that parts the first lines of a CSV file into the same number of columns; a space where it parts numbers; else a comma."""
     text = _head_of(path)
     lines = text[: text.rfind("\n") + 1] or text
     best = (0.0, 0, ",")
@@ -348,7 +348,17 @@ def delimiter_of(path: Path) -> str:
         widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=sign) if row][:200]
         if widths and widths[0] > 1:
             best = max(best, (sum(width == widths[0] for width in widths) / len(widths), widths[0], sign))
-    return best[2]
+    return best[2] if best[1] or not _numbers_with_spaces(lines.split("\n")[:200]) else " "
+
+
+def _numbers_with_spaces(lines: Sequence[str]) -> bool:
+    """Whether lines hold as many words each, and numbers behind the first line."""
+    first, *rows = [line.rstrip("\r").split(" ") for line in lines if line] or [[]]
+    return len(first) > 1 and bool(rows) and all(len(row) == len(first) and all(map(_is_number, row)) for row in rows)
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"[-+]?\d+(\.\d*)?(e[-+]?\d+)?", word) is not None
 
 
 def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
@@ -446,7 +456,7 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:
-        sign = next((sign for sign in ";\t|," if len(found) == 1 and sign in found[0]), None)
+        sign = next((sign for sign in ";\t|, " if len(found) == 1 and sign in found[0]), None)
         hint = (
             f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
             if sign

@@ -20,7 +20,7 @@ from lmctr.data import load_log
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
-from lmctr.data.reading import FORMATS
+from lmctr.data.reading import FORMATS, delimiter_of
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
 from lmctr.runs.find import is_data_file
@@ -30,7 +30,15 @@ FAR = list(range(4_000_000_000, 4_000_000_000 + ROWS))  # 2096
 
 @pytest.mark.parametrize(
     ("name", "delimiter"),
-    [("e.csv", ","), ("e.csv", ";"), ("e.csv", "|"), ("e.tsv", "\t"), ("e.csv.gz", ","), ("e.jsonl", None)],
+    [
+        ("e.csv", ","),
+        ("e.csv", ";"),
+        ("e.csv", "|"),
+        ("e.csv", " "),
+        ("e.tsv", "\t"),
+        ("e.csv.gz", ","),
+        ("e.jsonl", None),
+    ],
 )
 def test_formats(tmp_path, name, delimiter):
     guess, log = guessed(tmp_path / name, table(), delimiter)
@@ -192,6 +200,12 @@ def test_files_of_recbole(tmp_path):
         np.testing.assert_array_equal(getattr(log, name), getattr(plain, name))
     mixed = {"user_id": [1], "click:float": [0]}
     assert write(tmp_path / "mixed.tsv", mixed, "\t").table.column_names == list(mixed)  # no header of types
+
+
+@pytest.mark.parametrize("text", ["a title\n12 13 14\n1 2\n", "film\nthe thing\n", "a  b\n1  2\n", "a b\n", ""])
+def test_spaces_part_numbers_only(tmp_path, text):
+    (tmp_path / "e.csv").write_text(text)
+    assert delimiter_of(tmp_path / "e.csv") == ","
 
 
 def test_columns_parted_by_two_signs_are_told(tmp_path):
@@ -359,6 +373,7 @@ def test_questions_where_it_is_not_sure(tmp_path):
     ("columns", "given", "says"),
     [
         ({"click": None}, {}, r"no column looks like the label .*--label COLUMN"),
+        ({"click": None}, {}, r"COLUMN>=NUMBER'; no other column is there; ts is the time; "),
         ({"ts": None}, {}, r"no column looks like the time .*--time COLUMN"),
         ({}, {"user": "usr"}, r"--user: .* has no column 'usr'; did you mean 'user_id'\? its columns: "),
         ({}, {"time": "click"}, "--time click: holds no times"),

@@ -464,6 +464,7 @@ def test_long_history_and_one_user(tmp_path):
     ("content", "message"),
     [
         (HEADER.replace(",", ";") + "a;1;5;1;x;y\n", r"They look separated by ';': set `delimiter: \";\"`"),
+        (HEADER.replace(",", " ") + "1 1 5 1 2 3\n", r"set `delimiter: \" \"`"),
         (HEADER.replace(",", "\t") + "a\t1\t5\t1\tx\ty\n", r"set `delimiter: \"\\t\"`"),
         (
             b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR",

@@ -127,8 +127,8 @@ class Guesser:
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
         return (NotToldError if is_label else NoLogError)(
-            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; the columns are "
-            f"{first_of(self.left, LISTED)}{taken}{objects}.{'' if is_label else self._otherwise()}",
+            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; "
+            f"{f'the columns are {first_of(self.left, LISTED)}' if self.left else 'no other column is there'}{taken}{objects}.{'' if is_label else self._otherwise()}",
             f"--{role}",
         )
 
