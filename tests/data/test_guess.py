@@ -202,6 +202,14 @@ def test_files_of_recbole(tmp_path):
     assert write(tmp_path / "mixed.tsv", mixed, "\t").table.column_names == list(mixed)  # no header of types
 
 
+def test_a_line_of_names_within_the_file_is_told(tmp_path):
+    write(tmp_path / "e.csv", table())
+    text = (tmp_path / "e.csv").read_text()
+    (tmp_path / "both.csv").write_text(text + text)
+    with pytest.raises(ValueError, match=rf"both\.csv, row {ROWS + 1}: the names of the columns again"):
+        sample_file(tmp_path / "both.csv")
+
+
 @pytest.mark.parametrize("text", ["a title\n12 13 14\n1 2\n", "film\nthe thing\n", "a  b\n1  2\n", "a b\n", ""])
 def test_spaces_part_numbers_only(tmp_path, text):
     (tmp_path / "e.csv").write_text(text)

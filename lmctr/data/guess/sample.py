@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,10 @@ def sample_file(path: str | os.PathLike) -> FileSample:
             f"{path}: its columns are parted by '::', and one sign is read: replace it by a tab, and write a line of names at the top; "
             "MovieLens in this form is read from its folder by --data.name movielens --data.path FOLDER"
         )
+    if kind in ("csv", "tsv") and (place := _place_of_names(table)) is not None:
+        raise ValueError(
+            f"{path}, row {place + 1:,}: the names of the columns again, as where files were put together; delete this line"
+        )
     counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
     if (
         kind in ("csv", "tsv")
@@ -165,6 +169,15 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
     return FileSample(path, reading, table, rows, whole, objects, nameless, words)
+
+
+def _place_of_names(table: pa.Table) -> int | None:
+    """The first row that holds the names of all columns."""
+    if not all(is_text(column.type) for column in table.columns):
+        return None
+    found = reduce(pc.and_, (pc.equal(own, name) for name, own in zip(table.column_names, table.columns)))
+    place = pc.index(found, True).as_py()
+    return None if place < 0 else place
 
 
 def _values_as_names(table: pa.Table) -> set[str]:
