@@ -448,6 +448,19 @@ def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):
     assert later.context["zone"].equals(log.context["zone"])
 
 
+@pytest.mark.parametrize("point", ["", ".0"])
+def test_many_whole_numbers_are_codes_where_things_are_called_so(tmp_path, point):
+    """Taobao's brands, with a point where pandas wrote a column of which a value is missing."""
+    codes = [f"{10**6 + 7919 * (row % 300)}{point}" for row in range(3 * ROWS)]
+    columns = {name: values * 3 for name, values in table().items()} | {"item_brand": codes, "clicks_before": codes}
+    columns["ts"] = sorted(columns["ts"])
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    context = guess.schema["columns"]["context"]
+    assert context["item_brand"] == {"column": "item_brand", "type": "integer"}
+    assert context["clicks_before"] in ({"column": "clicks_before", "type": "number"}, "clicks_before")
+    assert len(log.context["item_brand"].unique()) == 300
+
+
 def test_a_column_that_describes_the_item_or_the_user_is_no_time_of_events(tmp_path):
     rng = np.random.default_rng(1)
     columns = table(ts=None)

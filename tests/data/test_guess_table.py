@@ -144,6 +144,14 @@ def test_what_numbers_are_read_as(tmp_path, values, types):
     assert [field["type"] for field in found] == types
 
 
+def test_things_that_are_named_are_codes_only(tmp_path):
+    brands = np.random.default_rng(3).integers(10**6, 10**9, ROWS // 8).repeat(8)
+    guess = guess_table(write(tmp_path / "e.csv", clicks(ad_brand=brands, worth=brands)))
+    types = [(field.get("column", field["name"]), field["type"]) for field in guess.schema["fields"]]
+    assert [kind for name, kind in types if name == "ad_brand"] == ["categorical"]
+    assert [kind for name, kind in types if name == "worth"] == ["categorical", "numeric", "numeric"]
+
+
 def test_fields_have_names_that_no_column_has(tmp_path):
     columns = clicks(price_bin=list("ab") * (ROWS // 2), visits_number=list("cd") * (ROWS // 2))
     names = [field["name"] for field in guess_table(write(tmp_path / "e.csv", columns)).schema["fields"]]

@@ -17,7 +17,7 @@ from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
-from .sample import FileSample, is_called_label
+from .sample import FileSample, is_called_label, words_of
 
 __all__ = ["Guesser", "told_after"]
 
@@ -30,6 +30,7 @@ _BOUNDS = {
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
+_THINGS = "brand category cate campaign customer advertiser publisher creative seller merchant shop store author artist city country zip zipcode sku".split()
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
@@ -170,10 +171,16 @@ class Guesser:
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""
-        if pa.types.is_floating(values.type) and not pc.all(pc.equal(values, pc.floor(values))).as_py():
+        if not _are_whole(values):
             return False
         is_id = re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())) is not None
         return is_id or any(name in self.events.called(role) for role in ("user", "item"))
+
+    def _is_called_thing(self, name: str, values: pa.Array) -> bool:
+        """Whether numbers of a column are ids, by its name, or name things such as brands."""
+        return self._is_called_code(name, values) or (
+            is_number(values.type) and _are_whole(values) and words_of(name)[-1:] in [[word] for word in _THINGS]
+        )
 
     # ---- labels -----------------------------------------------------------------------------------------------------
 
@@ -359,6 +366,11 @@ def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None
                 "others: it seems to come after it"
             )
     return None
+
+
+def _are_whole(values: pa.Array) -> bool:
+    """Whether none of the values has a fraction."""
+    return not pa.types.is_floating(values.type) or pc.all(pc.equal(values, pc.floor(values))).as_py()
 
 
 def _tells(numbers: pa.Array | None, codes: np.ndarray, y: np.ndarray) -> float:

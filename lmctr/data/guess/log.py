@@ -381,15 +381,15 @@ class _LogGuesser(Guesser):
             elif (
                 pa.types.is_integer(values.type)
                 and (distinct > _CODES or plain in _NUMBERS)
-                and not self._is_called_code(name, values)
+                and not self._is_called_thing(name, values)
             ):
                 described[name], why, category = {"column": name, "type": "number"}, "numbers", False
             else:
-                why = f"{distinct:,} codes" if category and not pa.types.is_floating(values.type) else "numbers"
-                category = category and not pa.types.is_floating(values.type)
+                category = category and (not pa.types.is_floating(values.type) or self._is_called_thing(name, values))
+                why = f"{distinct:,} codes" if category else "numbers"
             if pa.types.is_nested(values.type):
                 why, category = "lists", True
-            if category and described[name] == name and (is_text(values.type) or pa.types.is_integer(values.type)):
+            if category and described[name] == name and (is_text(values.type) or is_number(values.type)):
                 # said, so that a later file in which the codes look otherwise gives the same ids
                 described[name] = {"column": name, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):

@@ -191,7 +191,7 @@ class _TableGuesser(Guesser):
             left_out = "counts the rows"
         elif (
             is_number(kind)
-            and not self._is_called_code(name, values)
+            and not self._is_called_thing(name, values)
             and (is_code := self._may_be_code(values, distinct)) is not True
         ):
             fields = [] if is_code is False else [self._category(name, values)]
