@@ -30,7 +30,10 @@ _BOUNDS = {
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
-_THINGS = "brand category cate campaign customer advertiser publisher creative seller merchant shop store author artist city country zip zipcode sku".split()
+_THINGS = {
+    "brand", "category", "cate", "campaign", "customer", "advertiser", "publisher", "creative", "seller",
+    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku",
+}  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
@@ -179,7 +182,7 @@ class Guesser:
     def _is_called_thing(self, name: str, values: pa.Array) -> bool:
         """Whether numbers of a column are ids, by its name, or name things such as brands."""
         return self._is_called_code(name, values) or (
-            is_number(values.type) and _are_whole(values) and words_of(name)[-1:] in [[word] for word in _THINGS]
+            is_number(values.type) and _are_whole(values) and not _THINGS.isdisjoint(words_of(name)[-1:])
         )
 
     # ---- labels -----------------------------------------------------------------------------------------------------
