@@ -90,7 +90,8 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         )
     say(f"  lmctr data inspect {schema_file}")
     for family in starts:
-        say(f"  {_train(folder, family)}")
+        is_bare = family_of(family).input == "text" and guess.title is None
+        say(f"  {_train(folder, family)}{'    # items have no titles: there is little to read' * is_bare}")
     *others, last = starts
     if others:
         say(f"  lmctr evaluate {_run(folder, last)} --compare {_run(folder, others[-1])}")

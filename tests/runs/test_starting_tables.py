@@ -60,14 +60,18 @@ def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, ca
         "lmctr predict runs/deepfm --input impressions.csv --output scores.csv",
     ]
     log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
-    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
-    monkeypatch.setattr(starting, "FAMILIES", ("wukong", "hstu"))
+    log["click"] = np.arange(ROWS) // 7 % 2
+    pd.DataFrame(log).to_csv("log.csv", index=False)
+    monkeypatch.setattr(starting, "FAMILIES", ("ctr_sink", "wukong", "hstu"))
     assert told("log.csv")[1:] == [
+        "lmctr train log/ctr_sink.yaml    # items have no titles: there is little to read",
         "lmctr train log/wukong.yaml",
         "lmctr train log/hstu.yaml",
         "lmctr evaluate runs/hstu --compare runs/wukong",
         "lmctr predict runs/hstu --input impressions.csv --output scores.csv",
     ]
+    pd.DataFrame(log | {"title": [f"film {item}" for item in log["item"]]}).to_csv("titled.csv", index=False)
+    assert told("titled.csv")[1] == "lmctr train titled/ctr_sink.yaml"
 
 
 def test_a_second_file_does_not_meet_the_runs_of_the_first(clicks, capsys):
