@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Sequence
 
 import yaml
 
@@ -40,14 +39,13 @@ def is_for_users(error: Exception) -> bool:
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
-def told(error: Exception, places: Sequence[str] = ()) -> str:
-    """What the user reads of such an error; `places` are the options, of this command, that say where it writes."""
+def told(error: Exception, way: str = "") -> str:
+    """What the user reads of such an error; `way` is what this command can do where a place may not be written."""
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
         path = replaced_by(error.filename)
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
-        way = f"; name another place by {' or '.join(f'--{place}' for place in places)}" if places else ""
-        return f"{path}: may not be written ({error.strerror}){way}"
+        return f"{path}: may not be written ({error.strerror}){way and f'; {way}'}"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -55,8 +53,11 @@ def told(error: Exception, places: Sequence[str] = ()) -> str:
         return (
             f"{name[:50]!r}...: no path; its {len(name):,} characters, or one part's, are more than the system takes"
         )
-    hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
-    return f"{error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}"
+    if not any(part in str(error) for part in _NOT_WRITTEN):
+        return str(error)
+    folder = getattr(error, "in_folder", "")  # named where the error names nothing itself
+    place = f"{folder}: " if not getattr(error, "filename", None) and folder not in str(error) else ""
+    return f"{place}{error}; is the disk full? Free some and give the same command again (train: with --resume)"
 
 
 def is_unread() -> bool:

@@ -75,10 +75,18 @@ def main(argv: list[str] | None = None) -> int:
         if is_debugging() or not is_for_users(error):
             raise
         if not getattr(error, "is_told", False):  # by another process
-            places = [flag for flag in ("output", "output-dir") if hasattr(args, flag.replace("-", "_"))]
-            places += ["space"] if getattr(args, "verb", None) == "demo" else []
-            print(f"error: {told(error, places)}", file=sys.stderr)
+            print(f"error: {told(error, _other_place(args))}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
+
+
+def _other_place(args: argparse.Namespace) -> str:
+    """What a verb can do where a place may not be written."""
+    verb = getattr(args, "verb", None)
+    places = [flag for flag in ("output", "output-dir") if hasattr(args, flag.replace("-", "_"))]
+    places += ["space"] if verb == "demo" else []
+    if places:
+        return f"name another place by {' or '.join(f'--{place}' for place in places)}"
+    return "--print prints the card and writes nothing" if verb == "card" else ""
 
 
 def _goes_on(argv: list[str]) -> str | None:

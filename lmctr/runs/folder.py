@@ -171,14 +171,14 @@ class RunFolder:
         """Raises `FileNotFoundError` without a run, `ValueError` where none was completed."""
         if not self.started:
             raise FileNotFoundError(
-                f"{self.path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`){self._run_inside}"
+                f"{self.path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`){self.run_inside}"
             )
         if not self.finished:
             raise ValueError(self._unfinished)
 
     @property
-    def _run_inside(self) -> str:
-        """Names a run in the folder of a search, a grid or a ladder (at depth 1 to 3)."""
+    def run_inside(self) -> str:
+        """What a message ends with, which names a run in the folder of a search, a grid or a ladder (at depth 1 to 3)."""
         depths = ("*", "*/*", "runs/*/*")
         runs = sorted(file.parent for depth in depths for file in self.path.glob(f"{depth}/config.json"))
         return f"; give a run in it, such as {runs[0]}" if runs else ""
@@ -299,7 +299,7 @@ class RunFolder:
             elif self.started:
                 hint = ": it is not the folder of a finished run"
             else:
-                hint = f": it is no run folder, nor one of a saved model{self._run_inside}"
+                hint = f": it is no run folder, nor one of a saved model{self.run_inside}"
             raise FileNotFoundError(f"{self.path} has no config.json{hint}")
         config = read_json(self.path / "config.json")
         if not isinstance(config.get("model_type"), str):

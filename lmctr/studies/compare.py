@@ -138,6 +138,9 @@ def compare_runs(
     """
     if split == "train":
         raise ValueError("--split train: runs keep scores of validation and test only; choose one of them")
+    for folder in (RunFolder(Path(path)) for path in (*runs, *others) if Path(path).is_dir()):
+        if not folder.finished:
+            folder.check_finished()  # of a grid's folder it names a run
     names = _group_names(runs, others) if others else [_group_name(runs) or "runs"]
     groups = {
         name: [read_predictions(path, split, label) for path in paths] for name, paths in zip(names, (runs, others))

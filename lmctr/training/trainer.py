@@ -74,6 +74,7 @@ from lmctr.training.uploads import CheckpointUploads
 from lmctr.utils.suggest import refuse_unknown
 
 _READ_WHEN_MADE = ("ema_decay", "effective_rank_samples", "callbacks", "embedding_optimizer", "shard_tables")
+_READ_BY_TRAIN = ("linear_start", "boosting_share", "rolling_origin", "refit", "from_run", "from_optimizer", "lora")
 _OF_TRAINER = ("groups", "times", "lengths", "loss_weight")  # of a sample, and for no model
 
 
@@ -526,8 +527,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
         direction in which that is better. Values of `hp_space` are checked as those of new training arguments, and epochs of stages count.
 
         Raises:
-            ValueError: a `direction` in which it is worse; a key of `hp_space` that is no training argument, or was read when the trainer was
-                made; values that the arguments refuse.
+            ValueError: a `direction` in which it is worse; a key of `hp_space` that is no training argument, was read when the trainer was
+                made, or is read by `lmctr train` alone; values that the arguments refuse.
         """
         if hp_space is not None:
             hp_space = self._checked_space(hp_space)
@@ -558,6 +559,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 raise ValueError(
                     f"hp_space: {early[0]} is read when the trainer is made, and would change nothing; search it by `lmctr search`, or make a "
                     "trainer for each value"
+                )
+            if unread := [key for key in _READ_BY_TRAIN if key in values]:
+                raise ValueError(
+                    f"hp_space: {unread[0]} is read by `lmctr train` alone, and would change nothing; accepted: what a training itself reads, "
+                    "such as learning_rate or recency_half_life"
                 )
             if "num_train_epochs" in values and not {"stage1_epochs", "stage2_epochs"} & values.keys():
                 stage2 = values["num_train_epochs"] - start["stage1_epochs"]

@@ -39,7 +39,8 @@ def owned(folder: str | Path, what: str, name: str = LOCK) -> Iterator[None]:
     """The block in which this process alone writes in a folder, which is made, and removed again if it stays empty.
 
     The system lifts the lock when the process ends, however it ends. Where the folder is shared between machines whose locks do not
-    reach each other, a holder on another machine counts as gone when its file was not touched for a minute.
+    reach each other, a holder on another machine counts as gone when its file was not touched for a minute. An error of the block bears the
+    folder as `in_folder`.
 
     Args:
         what: the work, as the one who is refused reads it ("`lmctr train`").
@@ -70,6 +71,10 @@ def owned(folder: str | Path, what: str, name: str = LOCK) -> Iterator[None]:
         os.write(handle, text.encode())
         beat.start()
         yield
+    except Exception as error:
+        if not hasattr(error, "in_folder"):  # of a full disk some name no file
+            error.in_folder = str(folder)  # type: ignore[attr-defined]
+        raise
     finally:
         ended.set()
         if _held.pop(handle, None) is not None:  # not in a forked child

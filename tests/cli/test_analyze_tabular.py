@@ -148,11 +148,11 @@ def test_bound(copies, capsys):
 
 def test_bad_input(copies, tiny_run, capsys):
     mixer, fat = copies["rank_mixer"], copies["fat"]
-    assert "no field interactions" in error_of(capsys, "analyze", "fields", mixer)
+    assert f"{mixer}: RankMixerForCTR has no field interactions" in error_of(capsys, "analyze", "fields", mixer)
     assert "layer: 2 is not there" in error_of(capsys, "analyze", "fields", fat, "--layer", 2)
     assert "--top" in error_of(capsys, "analyze", "fields", fat, "--top", 0)
     assert "no effect" in error_of(capsys, "analyze", "fields", fat, "--data.seed", 1)
-    assert "no FAT model" in error_of(capsys, "analyze", "bound", mixer)
+    assert f"{mixer}: RankMixerForCTR is no FAT model" in error_of(capsys, "analyze", "bound", mixer)
     assert "--num-samples" in error_of(capsys, "analyze", "rank", fat, "--num-samples", 0)
     assert "'ctr_sink' reads no tables" in error_of(capsys, "analyze", "rank", tiny_run)
     assert "'fat' reads no texts" in error_of(capsys, "analyze", "attention", fat)

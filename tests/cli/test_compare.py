@@ -220,9 +220,16 @@ def test_unreadable_runs(groups, tmp_path, capsys):
     first, _ = groups
     assert "nowhere does not exist" in error_of(capsys, "evaluate", first[0], tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "has no metrics.json: it holds no finished run" in error_of(
+    assert "empty is no run folder: it has no recipe.yaml" in error_of(
         capsys, "evaluate", first[0], tmp_path / "empty"
     )
+    run = tmp_path / "grid" / "point" / "seed-0"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    message = error_of(capsys, "evaluate", first[0], "--compare", tmp_path / "grid")
+    assert f"; give a run in it, such as {run}" in message
+    (run / "recipe.yaml").write_text("{}")
+    assert "is not finished (no metrics.json); continue it with" in error_of(capsys, "evaluate", first[0], run)
     assert "keeps no scores of the validation split" in error_of(capsys, "evaluate", *first, "--split", "validation")
     assert "--split train: runs keep scores of validation and test only" in error_of(
         capsys, "evaluate", *first, "--split", "train"

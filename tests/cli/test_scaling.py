@@ -514,6 +514,9 @@ def test_flops_of_a_recipe(capsys):
 
 def test_flops_of_something_else(saved, tmp_path, capsys):
     assert "holds no saved model" in error_of(capsys, "scaling", "flops", tmp_path)
+    assert f"; give a run in it, such as {saved}/" in error_of(capsys, "scaling", "flops", saved)
+    words = ("scaling", "cost", saved / "small", saved / "small" / "config.json", "--latency-ms", "20")
+    assert "config.json is a file" in error_of(capsys, *words)  # before anything is measured
     assert "only recipes take overrides" in error_of(capsys, "scaling", "flops", saved / "small", "--data.seed", "1")
     assert "candidates must be" in error_of(capsys, "scaling", "flops", saved / "small", "--candidates", "0")
 

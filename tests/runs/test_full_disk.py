@@ -20,6 +20,7 @@ from lmctr.cli import scaling as scaling_verb
 from lmctr.cli import train as train_verb
 from lmctr.cli.main import main
 from lmctr.utils.files import replacing
+from lmctr.utils.lock import owned
 
 WORDS = ["train", "table.yaml", "--output-dir", "run", "--resume"]
 
@@ -67,6 +68,7 @@ def test_a_full_disk_loses_nothing(disk, tmp_path, monkeypatch, capsys, shares):
         assert main(WORDS) == 2, share
         errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
         assert len(errors) == 1
+        assert "error: run" in errors[0] or "'run/" in errors[0]
         assert "is the disk full? Free some and give the same command again" in errors[0]
         resize(100 << 20)
         assert main(WORDS) == 0
@@ -135,19 +137,22 @@ def test_what_goes_on_after_ctrl_c_or_sigterm_says_so(words, goes_on, ends, monk
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("error", [
-    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1028992 vs 1028884"),
-    OSError(122, "Disk quota exceeded", "run/metrics.json"),
-], ids=lambda error: type(error).__name__)  # fmt: skip
-def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("error", "named"), [
+    (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), False),
+    (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1028992 vs 1028884"), False),
+    (OSError(28, "No space left on device"), False),
+    (OSError(122, "Disk quota exceeded", "run/metrics.json"), True),
+])  # fmt: skip
+def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, named, tmp_path, monkeypatch, capsys):
     def run(args):
-        raise error
+        with owned(tmp_path / "grid", "`lmctr grid run`"), owned(tmp_path / "run", "`lmctr train`"):
+            raise error
 
     monkeypatch.setattr(train_verb, "run", run)
     assert main(["train", str(tmp_path / "x.yaml")]) == 2
+    place = "" if named else f"{tmp_path / 'run'}: "
     assert capsys.readouterr().err == (
-        f"error: {error}; is the disk full? Free some and give the same command again (train: with --resume)\n"
+        f"error: {place}{error}; is the disk full? Free some and give the same command again (train: with --resume)\n"
     )
 
 
@@ -155,7 +160,7 @@ def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, tmp_path
     ("train x.yaml", "; name another place by --output-dir"),
     ("predict run --input x.csv", "; name another place by --output"),
     ("demo run", "; name another place by --space"),
-    ("card run", ""),
+    ("card run", "; --print prints the card and writes nothing"),
 ])  # fmt: skip
 def test_what_is_told_to_name_another_place_are_the_options_of_the_command(words, hint, tmp_path, monkeypatch, capsys):
     def run(args):

@@ -603,6 +603,17 @@ def test_several_values_may_be_processed_for_ones_own_metrics(tmp_path):
         ({"recency_half_life": -3.0}, None, "hp_space: recency_half_life must be a number of days above 0, got -3"),
         ({"embedding_learning_rate": 0.1}, None, "hp_space: embedding_learning_rate has no effect with embedding_opt"),
         ({"ema_decay": 0.9}, None, "hp_space: ema_decay is read when the trainer is made"),
+        *(
+            (
+                {key: value},
+                None,
+                f"hp_space: {key} is read by `lmctr train` alone, and would change nothing; accepted: ",
+            )
+            for key, value in (
+                *(("boosting_share", 0.5), ("linear_start", "zero"), ("refit", True), ("lora", {"r": 8})),
+                *(("rolling_origin", 2), ("from_run", "run"), ("from_optimizer", False)),
+            )
+        ),
     ],
 )
 def test_values_of_a_search_are_checked_and_count(tmp_path, values, epochs, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ def _drawn_batches(run: OpenedRun, options: Any) -> Iterator[dict[str, Any]]:
     drawn = np.random.default_rng(options.seed).permutation(len(dataset))[: options.num_samples]
     drawn.sort()
     return (collate(dataset.__getitems__(drawn[some].tolist())) for some in blocks(len(drawn), options.batch_size))
+
+
+@contextmanager
+def _named(run: OpenedRun) -> Iterator[None]:
+    """What is refused of a model names its run."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{run.folder.path}: {error}") from error
 
 
 class _Rank(Measure):
@@ -110,7 +120,8 @@ class _Fields(Measure):
         return self.write({name: result}, {name: folder}, run)
 
     def measure(self, run: OpenedRun, name: str) -> FieldInteractions:
-        return field_interactions(run.model)
+        with _named(run):
+            return field_interactions(run.model)
 
     def text(self, name: str, found: FieldInteractions) -> str:
         layer, top = self.options.layer, self.options.top
@@ -153,7 +164,8 @@ class _Bound(Measure):
 
     def measure(self, run: OpenedRun, name: str) -> Bound:
         batches, config = _drawn_batches(run, self.options), run.model.config
-        terms = bound_terms(run.model, batches, run.inputs.num_samples("train"))
+        with _named(run):
+            terms = bound_terms(run.model, batches, run.inputs.num_samples("train"))
         counts = projection_parameters(
             config.num_fields, config.hidden_size, config.num_bases, config.meta_dim, config.num_attention_heads
         )

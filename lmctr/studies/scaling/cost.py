@@ -19,7 +19,7 @@ from lmctr.scaling.inputs import request_shape
 from lmctr.scaling.load import CapacityCache, ModelLoad, SplitLoad, model_fingerprint
 from lmctr.serving import split_first_layer
 from lmctr.studies.scaling.flops import count_model
-from lmctr.studies.scaling.models import saved_model
+from lmctr.studies.scaling.models import saved_folder, saved_model
 from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, RequestOptions
 from lmctr.studies.scaling.tables import flops_text, show_and_write
 from lmctr.utils.measure import machine
@@ -85,6 +85,8 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
     if not 0 < options.base_machines < math.inf:
         raise ValueError(f"--base-machines must be above 0 and finite, got {options.base_machines:g}")
     options.limits()  # bad values are told before anything is loaded
+    for name in options.runs:  # nor is anything measured before the last of them
+        saved_folder(local_folder(name))
     cache = None if options.no_cache else default_cache() if options.cache is None else Path(options.cache)
     rows = []
     for name in options.runs:

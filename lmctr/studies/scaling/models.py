@@ -48,6 +48,18 @@ def _is_on_hub(name: str) -> bool:
     return is_hub_id(name) and nearest_resources("recipes", name) == []
 
 
+def saved_folder(path: str | Path) -> RunFolder:
+    """A folder that holds a saved model. Raises `FileNotFoundError`: no folder, or none with a saved model."""
+    folder = RunFolder(Path(path))
+    if not folder.path.is_dir():
+        raise FileNotFoundError(f"run folder {path} {'is a file' if folder.path.exists() else 'does not exist'}")
+    if not (folder.path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{path} holds no saved model: it has no config.json (train one with `lmctr train RECIPE`){folder.run_inside}"
+        )
+    return folder
+
+
 def saved_model(path: str | Path) -> Any:
     """The model of a folder, with or without a processor, in evaluation mode, on the CPU.
 
@@ -55,12 +67,6 @@ def saved_model(path: str | Path) -> Any:
         FileNotFoundError: no folder, or none with a saved model. ValueError: weights and configuration do not belong together.
     """
     transformers.utils.logging.disable_progress_bar()
-    folder = RunFolder(Path(path))
-    if not folder.path.is_dir():
-        raise FileNotFoundError(f"run folder {path} does not exist")
-    if not (folder.path / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{path} holds no saved model: it has no config.json (train one with `lmctr train RECIPE`)"
-        )
+    folder = saved_folder(path)
     has_processor = any((folder.path / name).is_file() for name in PROCESSOR_FILES)
     return load_run(path)[0] if has_processor else load_bare_model(folder)
