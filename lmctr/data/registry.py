@@ -254,8 +254,8 @@ def _log_folder(path: Path) -> Loader:
         return Loader("log", InteractionLog.load, f"options of the saved log {path}", {"directory": path})
     if path.is_dir():
         raise FileNotFoundError(
-            f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set and give the folder as its path: "
-            f'load_log("movielens", path={str(path)!r}).'
+            f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set, such as movielens, and give the folder as its path "
+            "(--path or --data.path; path= in Python)."
         )
     reader = _resolve("lmctr.data.logs.table:log_from_file")
     return Loader("log", reader, f"options of the file {path}", {"events": path})
