@@ -316,7 +316,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
 
 
 def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
-    if guess.is_table:  # chosen on validation parts of four public tables, see model_cards/tabular_families.md
+    if guess.is_table:  # chosen on validation parts of four public tables, see model_cards/own_tables.md
         model, trees, patience = {"embedding_dim": 16}, {"boosting_share": "auto"}, 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
