@@ -33,6 +33,7 @@ FORMATS = (
     | dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl")
     | {".parquet": "parquet"}
 )
+_NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
@@ -354,11 +355,11 @@ def delimiter_of(path: Path) -> str:
 def _numbers_with_spaces(lines: Sequence[str]) -> bool:
     """Whether lines hold as many words each, and numbers behind the first line."""
     first, *rows = [line.rstrip("\r").split(" ") for line in lines if line] or [[]]
-    return len(first) > 1 and bool(rows) and all(len(row) == len(first) and all(map(_is_number, row)) for row in rows)
-
-
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"[-+]?\d+(\.\d*)?(e[-+]?\d+)?", word) is not None
+    return (
+        len(first) > 1
+        and bool(rows)
+        and all(len(row) == len(first) and all(re.fullmatch(_NUMBER, word) for word in row) for row in rows)
+    )
 
 
 def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
@@ -441,8 +442,7 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
 
 def no_header_hint(found: Sequence[str], others: Collection[str] = ()) -> str:
     """What to say of column names most of which are empty, numbers or among those `others` that are values, not all of these empty: the file seems to begin with its first row."""
-    number = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
-    values = [name for name in found if not name.strip() or name in others or re.fullmatch(number, name.strip())]
+    values = [name for name in found if not name.strip() or name in others or re.fullmatch(_NUMBER, name.strip())]
     if 2 * len(values) <= len(found) or not any(name.strip() for name in values):
         return ""
     return " Its first line holds values, no column names: write a line of names at its top, or `names:` into a table's schema."

@@ -46,19 +46,22 @@ def factor_scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np
     """
     key, known = _known(user, item, time, left)
     if known is None:
-        known = _scores(user, item, time, left)
-    _counted[key] = known
-    while len(_counted) > _KEPT:
-        del _counted[next(iter(_counted))]
+        known = _counted[key] = _scores(user, item, time, left)
+        while len(_counted) > _KEPT:
+            del _counted[next(iter(_counted))]
     return known[0]
 
 
 def _known(*events: np.ndarray) -> tuple[bytes, tuple[np.ndarray, np.ndarray] | None]:
-    """The checksum of events, and what was counted of them, taken out."""
-    key = hashlib.blake2b(str((len(events[0]), HISTORY)).encode())
+    """The checksum of events, and what was counted of them, which is then the last to go."""
+    checksum = hashlib.blake2b(str((len(events[0]), HISTORY)).encode())
     for column in events:
-        key.update(np.ascontiguousarray(column))
-    return key.digest(), _counted.pop(key.digest(), None)
+        checksum.update(np.ascontiguousarray(column))
+    key = checksum.digest()
+    known = _counted.pop(key, None)
+    if known is not None:
+        _counted[key] = known
+    return key, known
 
 
 class ItemFactors:
@@ -76,13 +79,10 @@ class ItemFactors:
         cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int
     ) -> ItemFactors:
         """Those that hold after these events (E,)."""
-        key, known = _known(user, item, time, left)
-        if known is not None:
-            _counted[key], own = known, known[1]
-        else:
-            own = np.zeros((0, NUM_FACTORS))
-            for fit in _fits(user, item, time, left, num_items):
-                own = fit[2]
+        _, known = _known(user, item, time, left)
+        own = np.zeros((0, NUM_FACTORS)) if known is None else known[1]
+        for fit in _fits(user, item, time, left, num_items) if known is None else ():
+            own = fit[2]
         return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]))
 
     def scores(self, candidates: np.ndarray, history: np.ndarray, left: np.ndarray) -> np.ndarray:

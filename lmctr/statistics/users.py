@@ -205,9 +205,9 @@ def _columns(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
 @lru_cache(maxsize=256)
 def _sides(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
     """What the states of all users have in common: rows of the user and of each column of categories, labels needed, tastes, factors."""
-    own = side_rows(rows, "user")
+    own = tuple(side_rows(rows, "user"))
     columns = dict.fromkeys(row.column for row in rows if row.column)
-    crossed = {column: [row for row in rows if row.column == column] for column in columns}
+    crossed = {column: tuple(row for row in rows if row.column == column) for column in columns}
     longest = max((int(row.span) for row in own if row.aggregation == "last"), default=0)
     tastes, factors = ([row for row in rows if row.aggregation == one] for one in ("taste", "factors"))
     return own, crossed, longest, tastes, factors
@@ -228,8 +228,8 @@ class _Sums:
         "values",
     )  # many are kept
 
-    def __init__(self, rows: Sequence[Statistic]) -> None:
-        self.names, self.bases, self.signals, self.counts, self.by_event, self.by_day = _columns(tuple(rows))
+    def __init__(self, rows: tuple[Statistic, ...]) -> None:
+        self.names, self.bases, self.signals, self.counts, self.by_event, self.by_day = _columns(rows)
         self.values, self.times = np.zeros((0, len(self.names))), np.zeros(0)
         self.place: dict[str, int] = {}
 

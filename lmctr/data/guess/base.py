@@ -130,9 +130,10 @@ class Guesser:
         wanted += "".join(f"; {name!r} holds {self._held(name)} only{self._without_value(name)}" for name in alone)
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
+        others = f"the columns are {first_of(self.left, LISTED)}" if self.left else "no other column is there"
         return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; "
-            f"{f'the columns are {first_of(self.left, LISTED)}' if self.left else 'no other column is there'}{taken}{objects}.{'' if is_label else self._otherwise()}",
+            f"{others}{taken}{objects}.{'' if is_label else self._otherwise()}",
             f"--{role}",
         )
 
