@@ -419,8 +419,31 @@ def test_a_file_without_a_line_of_names_says_so(tmp_path):
     path.write_text("1,17,0.5,68fd1e64\n0,18,,68fd1e64\n")
     with pytest.raises(ValueError, match="Its first line holds values, no column names"):
         sample_file(path)
-    path.write_text("1,17,17,0.5\n0,18,18,0.2\n")
-    with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
+    for text in ("1,17,17,0.5\n0,18,18,0.2\n", "b,30.8,g,t,t,g,+\na,58.6,g,t,f,g,+\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
+            sample_file(path)
+
+
+def test_names_in_two_lines_and_places_as_names(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text("a,X1,X2,Y\nkind,AGE,SUM,default\nb,17,0.5,1\nc,18,,0\n")
+    with pytest.raises(
+        ValueError,
+        match=r"e\.csv, row 1: 'AGE', 'SUM', 'default' \.\.\., and numbers below, .* delete one of the two lines",
+    ):
+        sample_file(path)
+    path.write_text("size,1,2,click\nunknown,3,4,0\n5,6,7,1\n")  # one text among numbers is a value
+    assert sample_file(path).table.num_rows == 2
+    for names in (
+        "1,2,history,4,age",
+        "0,1,history,3,age",
+        "0,1,2,3,4",
+    ):  # as pandas writes where some names were lacking
+        path.write_text(f"{names}\n7,1,2,3,4\n8,1,2,3,5\n")
+        assert sample_file(path).table.column_names == names.split(",")
+    path.write_text("1,2,3,4,5\n7,1,2,3,4\n")
+    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
         sample_file(path)
 
 
@@ -638,6 +661,9 @@ def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
     orders = ["" if row % 10 else f"o{row // 10}" for row in range(ROWS)]
     guess, _ = guessed(tmp_path / "e.csv", {"shop_order": orders, **columns})
     assert guess.schema["columns"]["item"] == "shelf"
+    lands = table(item_id=None) | {"Country": table()["item_id"]}  # of users, and nothing that they meet
+    with pytest.raises(NoLogError, match="no column looks like the item"):
+        guess_log(write(tmp_path / "f.csv", lands))
 
 
 def test_labels_of_plus_and_minus_one(tmp_path):
