@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _THINGS = {
     "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku",
 }  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
+_GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _OF_OBJECTS = "give their entries columns of their own"
@@ -191,18 +193,34 @@ class Guesser:
     def _graded_label(self, name: str) -> dict[str, Any]:
         is_sure = name == self.given.get("label")
         rule, limit = (is_sure and self.bound) or self._upper_half(name)
-        spec = LabelSpec(column=name, **{rule: limit})
-        share = pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
-        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {share:.1%} of the rows{self._lacking_label(name)}"
-        self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: {says}", is_sure)
+        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {self._share(name, rule, limit):.1%} of the rows{self._lacking_label(name)}"
+        why = "by its name" if name in self.events.named("feedback_values") else "the only numbers beside ids"
+        self._say("label", name, f"{'as stated' if is_sure else why}: {says}", is_sure)
+        for other in self._same_grades(name):
+            self.left.remove(other)
+            self._say("left out", other, f"other grades than {name}, given with it")
         return {"column": name, rule: limit, **self._if_missing(name)}
 
     def _upper_half(self, name: str) -> tuple[str, float]:
         """The rule by which about the upper half of a column's numbers are clicks, of stars 4 and 5."""
         values = self.events.values(name)
+        if pc.max(values).as_py() == 5 and pc.min(values).as_py() < 4:
+            return "at_least", 4
         median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
-        limit = 4 if pc.max(values).as_py() == 5 else median
-        return ("greater_than" if limit <= pc.min(values).as_py() else "at_least"), limit  # most have the least one
+        rules = ("at_least", "greater_than")  # many may have the middle one
+        return min(rules, key=lambda rule: abs(self._share(name, rule, median) - 0.5)), median
+
+    def _share(self, name: str, rule: str, limit: float) -> float:
+        """Share of the rows that are clicks by a bound of their numbers."""
+        spec = LabelSpec(column=name, **{rule: limit})
+        return pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
+
+    def _same_grades(self, label: str) -> list[str]:
+        """Other columns of the very grades of the label that share a word of its name: `food_rating` beside `rating`, told with it."""
+        words, grades = {*words_of(label)}, {*pc.unique(self.events.values(label)).to_pylist()}
+        alike = [name for name in self.left if name != label and words & {*words_of(name)}]
+        alike = [name for name in alike if 2 < self.events.distinct.get(name, 0) <= _GRADES]
+        return [name for name in alike if {*pc.unique(self.events.values(name)).to_pylist()} == grades]
 
     def _yes(self, name: str) -> list[Any] | None:
         """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""
@@ -217,6 +235,7 @@ class Guesser:
         if len(found) != 2:
             return None
         yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
+        yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
         return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 
@@ -359,17 +378,25 @@ def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     if (area := _tells(values if is_counted else None, codes, y)) > bound:
         return f"alone tells the label (AUC {area:.2f}): it seems to come after it"
-    for label in (0, 1):
-        own = codes[y == label]
-        others = int((codes != own[0]).sum()) if len(own) else 0
+    filled = values.is_valid().to_numpy(zero_copy_only=False)
+    for label, told in product((0, 1), (codes, filled)):
+        own = told[y == label]
+        others = int((told != own[0]).sum()) if len(own) else 0
         # by chance as many of the others would stand here as here are rows
         if (own == own[:1]).all() and others * len(own) >= _BY_CHANCE * len(y):
             value = values[int(np.argmax(y == label))].as_py()
+            says = "empty" if value is None else "filled" if told is filled else repr(value)
             return (
-                f"{'empty' if value is None else repr(value)} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
+                f"{says} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
                 "others: it seems to come after it"
             )
     return None
+
+
+def _denies(text: str, other: str) -> bool:
+    """Whether a text is another one with a no before it: 'Not_Canceled' and 'Canceled'."""
+    text, other = (re.sub(r"[^a-z0-9]+", "_", own.strip().lower()) for own in (text, other))
+    return text in (f"no_{other}", f"not_{other}", f"non_{other}")
 
 
 def _are_whole(values: pa.Array) -> bool:

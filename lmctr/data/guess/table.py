@@ -90,7 +90,7 @@ class _TableGuesser(Guesser):
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
         schema["label"] = self._label()
         self._moment(schema)
-        group = self.given.get("user") or next(filter(self._are_users, self.events.named("user")), None)
+        group = self.given.get("user") or next(filter(self._are_users, self.events.named_ids("user")), None)
         if group is not None:
             schema["group"] = group
             self._say("group", group, "users, by its name: AUC inside them is reported too")
@@ -114,18 +114,19 @@ class _TableGuesser(Guesser):
             return False
         values = self.events.values(name)
         if is_text(values.type):
-            return self._time_of(name) is None
+            return not _are_dates(values) and self._time_of(name) is None
         return pa.types.is_integer(values.type) or self._is_called_code(name, values)
 
     def _label(self) -> str | dict[str, Any]:
         """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
-        whose name may say label, else one of grades by its very name, else the only one."""
+        whose name may say label, else one of grades by its very name or of numbers beside nothing but ids, else the only one."""
         says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
         sure = [name for name in named if is_called_label(name)]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
+        grades = grades or self._beside_ids(numbers)
         if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)
@@ -141,6 +142,12 @@ class _TableGuesser(Guesser):
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
         return self._rule(label, says[label])
+
+    def _beside_ids(self, numbers: list[str]) -> list[str]:
+        """The only column of numbers beside two or more of ids, as where a file tells how often each user played each game."""
+        others = [name for name in self.left if not self._is_called_code(name, self.events.values(name))]
+        is_one = len(others) == 1 and len(self.left) > 2 and self.events.distinct.get(others[0], 0) > 1
+        return [name for name in others if is_one and name in numbers]
 
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""
@@ -209,6 +216,8 @@ class _TableGuesser(Guesser):
             fields = [self._category(name, values)]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
+            elif is_text(kind) and _are_dates(values) and self._time_of(name) is None:
+                doubt = "; dates, but written in more than one way"
             doubt = self._amounts(values, name.lower()) or doubt
         if left_out is not None:
             self._say("left out", name, left_out)
@@ -218,8 +227,8 @@ class _TableGuesser(Guesser):
         return fields
 
     def _counts_rows(self, values: pa.Array) -> bool:
-        """Whether whole numbers go up by one from row to row."""
-        numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        """Whether whole numbers go up by one from row to row, or did so before the rows were mixed."""
+        numbers = np.sort(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
         return len(numbers) == self.events.table.num_rows > 1 and bool((np.diff(numbers) == 1).all())
 
     @staticmethod
@@ -260,3 +269,8 @@ class _TableGuesser(Guesser):
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
         starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
         return False if starts and gaps and distinct > _CODES else None
+
+
+def _are_dates(texts: pa.Array) -> bool:
+    """Whether texts begin like dates of numbers, in whatever order and with whatever signs."""
+    return pc.all(pc.match_substring_regex(texts, r"^\d{1,4}([-/.])\d{1,2}[-/.]\d{1,4}($|[ T])")).as_py() is True
