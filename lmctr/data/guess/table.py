@@ -27,6 +27,7 @@ _DENSE = 0.9  # share of the numbers between the least and the largest that name
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _BINS = 32
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
+_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
 
@@ -95,11 +96,17 @@ class _TableGuesser(Guesser):
             schema["group"] = group
             self._say("group", group, "users, by its name: AUC inside them is reported too")
         clicks = self._clicks(schema["label"])
-        for name in [*self.left]:
-            why = told_after(self.events.table[name].combine_chunks(), clicks, _TOLD)
+        later: dict[str, np.ndarray] = {}  # where columns that come after the label are empty
+        for name in sorted(self.left, key=lambda name: self.events.table[name].null_count):
+            values = self.events.table[name].combine_chunks()
+            empty = values.is_null().to_numpy(zero_copy_only=False)
+            why = told_after(values, clicks, _TOLD)
+            if why is None and (other := next((other for other in later if empty[later[other]].all()), None)):
+                why = f"empty wherever {other} is, which seems to come after the label"
             if why is not None:
                 self.left.remove(name)
                 self._say("left out", name, why)
+                later |= {name: empty} if empty.mean() > _OFTEN else {}
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
         if not schema["fields"]:
             why = "; ".join(f"{guess.column}: {guess.why}" for guess in self.found.guesses if guess.role == "left out")
