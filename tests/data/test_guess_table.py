@@ -40,9 +40,12 @@ def test_grades_of_a_table(tmp_path):
 
 
 def test_grades_of_which_most_are_the_middle_one_and_others_given_with_them(tmp_path):
-    """Of 0, 1 and 2 the click is 2, where more are about half; a grade of the food tells that of the place, the place's stars of a guide do not."""
+    """Of 0, 1 and 2 the click is 2, where more are about half; a grade of the food tells that of the place, the place's stars of a guide do not.
+    Of stars that are four or five nearly always, the click is five."""
     grades, food = ([[0, 1, 2, 2, 1][row % size] for row in range(ROWS)] for size in (5, 4))
     columns = {"user": [row % 50 for row in range(ROWS)], "size": food, "rating": grades, "food_rating": food}
+    stars = {"kind": list("abcd") * (ROWS // 4), "stars": [5, 4, 5, 4, 5, 5, 4, 5, 5, 5] * (ROWS // 10)}
+    assert guess_table(write(tmp_path / "s.csv", stars)).schema["label"] == {"column": "stars", "at_least": 5}
     columns |= {"rating_of_guide": [3.5, 4.5, 2.5, 1.5] * (ROWS // 4)}
     guess = guess_table(write(tmp_path / "e.csv", columns))
     assert guess.schema["label"] == {"column": "rating", "greater_than": 1}
@@ -178,9 +181,9 @@ def test_what_numbers_are_read_as(tmp_path, values, types):
 
 def test_things_that_are_named_are_codes_only(tmp_path):
     brands = np.random.default_rng(3).integers(10**6, 10**9, ROWS // 8).repeat(8)
-    guess = guess_table(write(tmp_path / "e.csv", clicks(ad_brand=brands, worth=brands)))
+    guess = guess_table(write(tmp_path / "e.csv", clicks(ad_brand=brands, worth=brands, app=brands, user_ip=brands)))
     types = [(field.get("column", field["name"]), field["type"]) for field in guess.schema["fields"]]
-    assert [kind for name, kind in types if name == "ad_brand"] == ["categorical"]
+    assert [kind for name, kind in types if name in ("ad_brand", "app", "user_ip")] == ["categorical"] * 3
     assert [kind for name, kind in types if name == "worth"] == ["categorical", "numeric", "numeric"]
 
 

@@ -33,9 +33,10 @@ _NAME = 24  # signs of a part of a list that need not come again, such as an aut
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
 _THINGS = {
     "brand", "category", "cate", "campaign", "customer", "advertiser", "publisher", "creative", "seller",
-    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku",
+    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku", "app", "device", "os", "channel", "ip",
 }  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
+_MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
@@ -204,7 +205,7 @@ class Guesser:
     def _upper_half(self, name: str) -> tuple[str, float]:
         """The rule by which about the upper half of a column's numbers are clicks, of stars 4 and 5."""
         values = self.events.values(name)
-        if pc.max(values).as_py() == 5 and pc.min(values).as_py() < 4:
+        if pc.max(values).as_py() == 5 and self._share(name, "at_least", 4) <= _MOST_CLICKS:
             return "at_least", 4
         median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
         rules = ("at_least", "greater_than")  # many may have the middle one

@@ -51,7 +51,8 @@ class LogGuess:
             column["column"] if isinstance(column := self.schema["columns"][role], dict) else column
             for role in ("user", "item")
         ]
-        pairs = self.events.table.select(keys).group_by(keys).aggregate([])
+        pairs = self.events.table.select(keys).rename_columns(["user", "item"])  # `.id` would be a path to a field
+        pairs = pairs.group_by(["user", "item"]).aggregate([])
         return 1 - pairs.num_rows / max(self.events.table.num_rows, 1)
 
     def options(self) -> dict[str, Any]:
