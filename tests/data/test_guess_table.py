@@ -44,7 +44,7 @@ def test_grades_of_which_most_are_the_middle_one_and_others_given_with_them(tmp_
     Of stars that are four or five nearly always, the click is five."""
     grades, food = ([[0, 1, 2, 2, 1][row % size] for row in range(ROWS)] for size in (5, 4))
     columns = {"user": [row % 50 for row in range(ROWS)], "size": food, "rating": grades, "food_rating": food}
-    stars = {"kind": list("abcd") * (ROWS // 4), "stars": [5, 4, 5, 4, 5, 5, 4, 5, 5, 5] * (ROWS // 10)}
+    stars = {"kind": list("abcd") * (ROWS // 4), "stars": [*[5] * 12, *[4] * 7, 1] * (ROWS // 20)}
     assert guess_table(write(tmp_path / "s.csv", stars)).schema["label"] == {"column": "stars", "at_least": 5}
     columns |= {"rating_of_guide": [3.5, 4.5, 2.5, 1.5] * (ROWS // 4)}
     guess = guess_table(write(tmp_path / "e.csv", columns))
