@@ -283,6 +283,10 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
 
 def test_everyday_words_are_no_sure_labels(tmp_path):
     bits, others = ([row % size % 2 for row in range(ROWS)] for size in (3, 5))
+    for word in ("treatment", "is_control"):  # the arms of an experiment
+        with pytest.raises(ValueError, match=f"no column looks like the label .*of two values: '{word}'"):
+            guess_table(write(tmp_path / "j.csv", {"spent": [row % 30 for row in range(ROWS)], word: bits}))
+        assert guess_table(sample_file(tmp_path / "j.csv"), {"label": word}).schema["label"] == word
     for word in ("Exited", "Attrition", "is_canceled", "has churned"):  # of no other meaning
         guess = guess_table(write(tmp_path / "i.csv", {"is_new": others, word: bits, "is_member": others}))
         assert guess.schema["label"] == word

@@ -17,10 +17,11 @@ from lmctr.utils.arrow import is_number, is_text
 from .base import Guesser, told_after
 from .found import Ask, Guess, LogGuess, NoLogError
 from .log import guess_log
-from .sample import FileSample, is_called_label, sample_file
+from .sample import FileSample, is_called_label, sample_file, words_of
 
 __all__ = ["guess_files", "guess_table"]
 
+_ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
@@ -127,7 +128,8 @@ class _TableGuesser(Guesser):
     def _label(self) -> str | dict[str, Any]:
         """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
         whose name may say label, else one of grades by its very name or of numbers beside nothing but ids, else the only one."""
-        says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
+        others = [name for name in self.left if name == self.given.get("label") or _ARMS.isdisjoint(words_of(name))]
+        says = {name: yes for name in others if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
         sure = [name for name in named if is_called_label(name)]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
