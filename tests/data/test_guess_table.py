@@ -75,7 +75,7 @@ def test_the_only_numbers_beside_ids_are_grades(tmp_path):
 
 def test_a_table_of_clicks(tmp_path):
     rows, of_64_bits = ([10**19 + 10**6 * (row % count) for row in range(ROWS)] for count in (ROWS, 9))
-    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, advertiser_id=of_64_bits)
+    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, CLIENTNUM=rows, advertiser_id=of_64_bits)
     sample = write(tmp_path / "e.csv", columns, ";")
     with pytest.raises(NoLogError, match="like the time"):
         guess_log(sample)
@@ -104,6 +104,7 @@ def test_a_table_of_clicks(tmp_path):
         "same": "one value only",
         "converted": "another reaction: told later than the label",
         "id": "another value on (almost) every row",
+        "CLIENTNUM": "another value on (almost) every row",
     }
     source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
     assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
@@ -144,6 +145,7 @@ def test_errors_of_tables(tmp_path, columns, given, says):
         (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
         (["True", "False"], {}, "clicked"),
         (["Canceled", "Not_Canceled"], {}, {"column": "clicked", "equals": "Canceled"}),
+        (["Attrited Customer", "Existing Customer"], {}, {"column": "clicked", "equals": "Attrited Customer"}),
         (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
         ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
         ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
@@ -287,7 +289,7 @@ def test_everyday_words_are_no_sure_labels(tmp_path):
         with pytest.raises(ValueError, match=f"no column looks like the label .*of two values: '{word}'"):
             guess_table(write(tmp_path / "j.csv", {"spent": [row % 30 for row in range(ROWS)], word: bits}))
         assert guess_table(sample_file(tmp_path / "j.csv"), {"label": word}).schema["label"] == word
-    for word in ("Exited", "Attrition", "is_canceled", "has churned"):  # of no other meaning
+    for word in ("Exited", "Attrition", "is_canceled", "has churned", "Attrition_Flag"):  # of no other meaning
         guess = guess_table(write(tmp_path / "i.csv", {"is_new": others, word: bits, "is_member": others}))
         assert guess.schema["label"] == word
         assert next(found for found in guess.guesses if found.role == "label").sure

@@ -36,6 +36,10 @@ _THINGS = {
     "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku", "app", "device", "os", "channel", "ip",
 }  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
+_DONE = {
+    "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
+    "survived",
+}  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
@@ -237,6 +241,7 @@ class Guesser:
             return None
         yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
         yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
+        yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
         return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 

@@ -23,8 +23,8 @@ __all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
-    "user": "userid user uid customerid customer visitorid visitor memberid member clientid client accountid account viewer reader "
-    "buyer shopper person deviceid sessionid session",
+    "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
+    "viewer reader buyer shopper person deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
@@ -114,7 +114,7 @@ class FileSample:
 
 def is_called_label(name: str) -> bool:
     """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
-    plain = re.sub(r"^(is|has|was)[ _]", "", name.strip().lower())
+    plain = re.sub(r"^(is|has|was)[ _]|[ _](flag|indicator)$", "", name.strip().lower())
     is_one = _plain(plain) in ROLES["label"] and _plain(plain) not in ROLES["noun"]
     return is_one or words_of(name)[-1:] in [[word] for word in _LABELS]
 
