@@ -42,9 +42,9 @@ class TimeKeys(Values):
         return self
 
 
-def short_for(key: str) -> BeforeValidator:
-    """A text stands for a mapping with this key."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+def short_for(key: str, kind: type = str) -> BeforeValidator:
+    """A text, or a value of another type, stands for a mapping with this key."""
+    return BeforeValidator(lambda value: {key: value} if type(value) is kind else value)
 
 
 class SchemaWording(Wording):

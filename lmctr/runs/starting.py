@@ -118,7 +118,10 @@ def _train(folder: Path, family: str) -> str:
 def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -> LogGuess:
     named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
     named = {role: column for role, column in named.items() if column is not None}
-    return guess_files(events, options.items, options.users, named, ask, kind)
+    if options.negatives is not None and (options.negatives < 1 or options.label is not None):
+        accepted = "no --label: every row is a click" if options.label is not None else "a number from 1"
+        raise ValueError(f"--negatives {options.negatives}: accepted: {accepted}")
+    return guess_files(events, options.items, options.users, named, ask, kind, options.negatives)
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
-from .factors import factor_scores
+from .factors import CLICK, factor_scores
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
 from .table import Statistic, category_values, context_values, item_numbers, statistic
@@ -168,8 +168,10 @@ class Signals:
         return residuals(rows.label, rows.value, self.means.get(other, {}))
 
     def residuals_left(self, rows: EventRows, wanted: Sequence[Statistic], prior: Prior) -> dict[str, np.ndarray]:
-        """By signal the users' residuals (R,) less their mean so far, of which these statistics are made."""
+        """By signal the users' residuals (R,) less their mean so far, of which these statistics are made; and their clicks."""
         signals, left = self.of_side("user", rows), {}
+        if any(row.signal == CLICK for row in wanted):
+            left[CLICK] = clicks(rows.label if rows.real is None else np.where(rows.real, rows.label, 0))
         for signal in signals_left(wanted):
             (mean,) = rows.columns("user", signals, [Statistic("", "user", "", "", "mean", signal)], prior)
             left[signal] = signals[signal] - mean
@@ -195,7 +197,9 @@ def _taken(values: Mapping[str, np.ndarray], seen: np.ndarray | slice) -> dict[s
 
 def log_signals(log: Any, wanted: Sequence[Statistic], prior: Prior, label: np.ndarray | None = None) -> Signals:
     """The signals of a log's events that these statistics need; nothing is read of the log where they need none."""
-    return Signals.of(EventRows.of_log(log, label), log.catalogue, wanted, prior) if bases_left(wanted) else Signals()
+    if not bases_left(wanted) and all(row.signal != CLICK for row in wanted):
+        return Signals()
+    return Signals.of(EventRows.of_log(log, label), log.catalogue, wanted, prior)
 
 
 def counted(
@@ -213,11 +217,12 @@ def counted(
     """
     context = getattr(log, "context", None)
     signals = log_signals(log, wanted, prior, label) if signals is None else signals
-    rest = [(place, row) for place, row in enumerate(wanted) if row.aggregation != "factors"]
+    rest = [(place, row) for place, row in enumerate(wanted) if not row.of_factors]
     for place, row in enumerate(wanted):
-        if row.aggregation == "factors":
+        if row.of_factors:
             columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))
-            scores = factor_scores(*columns, prior.scaled_left(row.signal, signals.left[row.signal]))
+            left = prior.scaled_left(row.signal, signals.left[row.signal])
+            scores = factor_scores(*columns, left, row.signal == CLICK)
             yield slice(None), [place], scores[events][:, None]
     for side in SIDES:
         places = [place for place, row in rest if (row.family == "item") == (side == "item")]
@@ -331,6 +336,11 @@ def bases_left(wanted: Sequence[Statistic]) -> list[str]:
     """The signals whose residuals these statistics aggregate."""
     signals = {row.signal for side in SIDES for row in side_rows(wanted, side)} | {row.signal for row in wanted}
     return [base for base, residual in RESIDUALS.items() if residual in signals]
+
+
+def clicks(label: np.ndarray) -> np.ndarray:
+    """1 where an event (N,) is a click, or its label is not known; NaN where it is none."""
+    return np.where(label == 0, np.nan, 1.0)
 
 
 def residuals(label: Any, value: Any, expected: Mapping[str, Any]) -> dict[str, Any]:

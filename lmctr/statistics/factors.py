@@ -6,6 +6,9 @@ events are [`FIRST`] and then each time that they are [`GROWTH`] times as many, 
 earlier ones only, however the log goes on. Those of users are then dropped. Each event has the user's own by ridge regression on the last
 [`HISTORY`] known events of its user before its second, and `score` is their product with the candidate's: what may be expected to be left.
 
+Where every event is a click (the signal [`CLICK`]), nothing is left to tell them apart by: a click is 1, and all other pairs of user and item are 0
+with a weight of [`UNSEEN`] (Hu, Koren and Volinsky 2008), which adds that share of the factors' sums over all items, or users.
+
 E: events, K: known events, C: candidates, H: events of a user, I: items, D: factors.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -23,12 +27,14 @@ from .scan import KeyedRows
 
 NUM_FACTORS = 12
 RIDGE = 15.0
+CLICK_RIDGE, UNSEEN = 1.0, 0.05
+CLICK = "click"
 HISTORY = 200
 FIRST, GROWTH = 100, 1.15
 SWEEPS = 2
 NOISE = 0.1
-"""All chosen on the validation parts of MovieLens latest-small, two earlier releases of it, 100K, and half of 1M. The noise keeps factors that early
-events left at 0 from staying there."""
+"""All chosen on the validation parts of MovieLens latest-small, two earlier releases of it, 100K, and half of 1M; the weights of clicks on those of
+latest-small's high ratings and of New York's check-ins. The noise keeps factors that early events left at 0 from staying there."""
 _PART = 1 << 18  # events that are counted at once
 _KEPT = 2
 _counted: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
@@ -38,23 +44,26 @@ _PLACES = np.zeros((NUM_FACTORS, NUM_FACTORS), dtype=np.int64)
 _PLACES[_ROW, _COLUMN] = _PLACES[_COLUMN, _ROW] = np.arange(len(_ROW))
 
 
-def factor_scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray) -> np.ndarray:
+def factor_scores(
+    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool = False
+) -> np.ndarray:
     """The scores (E,) of all events, 0 before the first fit and of items that it did not see.
 
     Args:
         user, item, time: (E,) whole numbers. left: (E,) float64, NaN where not known: such an event tells nothing of others.
+        of_clicks: whether they are 1 for clicks, all others 0.
     """
-    key, known = _known(user, item, time, left)
+    key, known = _known(of_clicks, user, item, time, left)
     if known is None:
-        known = _counted[key] = _scores(user, item, time, left)
+        known = _counted[key] = _scores(user, item, time, left, of_clicks)
         while len(_counted) > _KEPT:
             del _counted[next(iter(_counted))]
     return known[0]
 
 
-def _known(*events: np.ndarray) -> tuple[bytes, tuple[np.ndarray, np.ndarray] | None]:
+def _known(of_clicks: bool, *events: np.ndarray) -> tuple[bytes, tuple[np.ndarray, np.ndarray] | None]:
     """The checksum of events, and what was counted of them, which is then the last to go."""
-    checksum = hashlib.blake2b(str((len(events[0]), HISTORY)).encode())
+    checksum = hashlib.blake2b(str((len(events[0]), HISTORY, of_clicks)).encode())
     for column in events:
         checksum.update(np.ascontiguousarray(column))
     key = checksum.digest()
@@ -68,22 +77,28 @@ class ItemFactors:
     """The factors of items at a moment.
 
     Args:
-        factors: (I, D) float64.
+        factors: (I, D) float64. of_clicks: as in [`factor_scores`].
     """
 
-    def __init__(self, factors: np.ndarray) -> None:
-        self.factors = factors
+    def __init__(self, factors: np.ndarray, of_clicks: bool = False) -> None:
+        self.factors, self.of_clicks = factors, of_clicks
 
     @classmethod
     def of_events(
-        cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int
+        cls,
+        user: np.ndarray,
+        item: np.ndarray,
+        time: np.ndarray,
+        left: np.ndarray,
+        num_items: int,
+        of_clicks: bool = False,
     ) -> ItemFactors:
         """Those that hold after these events (E,)."""
-        _, known = _known(user, item, time, left)
+        _, known = _known(of_clicks, user, item, time, left)
         own = np.zeros((0, NUM_FACTORS)) if known is None else known[1]
-        for fit in _fits(user, item, time, left, num_items) if known is None else ():
+        for fit in _fits(user, item, time, left, num_items, of_clicks) if known is None else ():
             own = fit[2]
-        return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]))
+        return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]), of_clicks)
 
     def scores(self, candidates: np.ndarray, history: np.ndarray, left: np.ndarray) -> np.ndarray:
         """The scores (C,) of candidates for a user.
@@ -92,7 +107,12 @@ class ItemFactors:
             candidates: (C,) and history: (H,) places of items, -1 for an unknown one. left: (H,) of the user's last events.
         """
         own = self._at(history)
-        return self._at(candidates) @ _solved(_products(own).sum(0)[None], (left @ own)[None])[0]
+        sums = _products(own).sum(0) + self._of_unseen
+        return self._at(candidates) @ _solved(sums[None], (left @ own)[None], self.of_clicks)[0]
+
+    @cached_property
+    def _of_unseen(self) -> np.ndarray | float:
+        return _of_unseen(self.factors, self.of_clicks)
 
     def _at(self, places: np.ndarray) -> np.ndarray:
         """Of these places, 0 of unknown ones; nothing is done for each item."""
@@ -101,13 +121,16 @@ class ItemFactors:
         return found
 
 
-def _scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _scores(
+    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """The scores (E,) of all events, and the last factors of items."""
     factors = np.zeros((0, NUM_FACTORS))
     known, rows, found = ~np.isnan(left), KeyedRows(user, time), np.zeros(len(left))
     of_known, sorted_time = rows.order[known[rows.order]], time[rows.order]
     starts, ends = rows.unsorted(np.stack(rows.last(known[rows.order], HISTORY)))  # places among those of `of_known`
-    for after, until, factors in _fits(user, item, time, left, int(item.max(initial=0)) + 1):
+    for after, until, factors in _fits(user, item, time, left, int(item.max(initial=0)) + 1, of_clicks):
+        of_unseen = _of_unseen(factors, of_clicks)
         asked = rows.order[(sorted_time > after) & (sorted_time <= until)]
         for events in _of_whole_users(asked, user):
             begins = np.flatnonzero(np.diff(user[events], prepend=-1))
@@ -119,7 +142,7 @@ def _scores(user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarr
             np.cumsum(np.hstack([_products(seen), left[own, None] * seen]), axis=0, out=running[1:])
             shift = np.repeat(offsets_from_lengths(lengths)[:-1] - lows, counts)
             sums = running[ends[events] + shift] - running[starts[events] + shift]
-            of_users = _solved(sums[:, : len(_ROW)], sums[:, len(_ROW) :])
+            of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
             found[events] = (of_users * factors[item[events]]).sum(1)
     return found, factors
 
@@ -133,7 +156,7 @@ def _of_whole_users(events: np.ndarray, user: np.ndarray) -> list[np.ndarray]:
 
 
 def _fits(
-    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int
+    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int, of_clicks: bool
 ) -> Iterator[tuple[float, float, np.ndarray]]:
     """The seconds behind which and up to which factors hold, and these (I, D), 0 of items without a known event."""
     known = np.flatnonzero(~np.isnan(left))
@@ -154,8 +177,8 @@ def _fits(
         own = np.vstack([own, np.zeros((shape[1] - len(own), NUM_FACTORS))])
         own += NOISE * random.standard_normal(own.shape)
         for _ in range(SWEEPS):
-            of_users = _solved(number @ _products(own), total @ own)
-            own = _solved(number_of_items @ _products(of_users), total_of_items @ of_users)
+            of_users = _half(number, total, own, of_clicks)
+            own = _half(number_of_items, total_of_items, of_users, of_clicks)
         factors = np.zeros((num_items, NUM_FACTORS))
         factors[places[: len(own)]] = own
         yield after, until, factors
@@ -170,13 +193,23 @@ def _by_appearance(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return number[place], known[order]
 
 
+def _half(number: sparse.csr_array, total: sparse.csr_array, factors: np.ndarray, of_clicks: bool) -> np.ndarray:
+    """The factors (N, D) of one side from those of the other (M, D): number and total of the events (N, M) of each pair."""
+    return _solved(number @ _products(factors) + _of_unseen(factors, of_clicks), total @ factors, of_clicks)
+
+
+def _of_unseen(factors: np.ndarray, of_clicks: bool) -> np.ndarray | float:
+    """The weighted sum of x x' over all rows x (N, D), as a triangle."""
+    return UNSEEN * (factors.T @ factors)[_ROW, _COLUMN] if of_clicks else 0.0
+
+
 def _products(factors: np.ndarray) -> np.ndarray:
     """The upper triangle of x x' of each row x (N, D)."""
     return factors[:, _ROW] * factors[:, _COLUMN]
 
 
-def _solved(products: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def _solved(products: np.ndarray, sums: np.ndarray, of_clicks: bool) -> np.ndarray:
     """Ridge regression (N, D) from the sums of x x' as a triangle, and of x times what is left (N, D)."""
     matrix = products[:, _PLACES.ravel()]
-    matrix[:, :: NUM_FACTORS + 1] += RIDGE
+    matrix[:, :: NUM_FACTORS + 1] += CLICK_RIDGE if of_clicks else RIDGE
     return np.linalg.solve(matrix.reshape(-1, *_PLACES.shape), sums[..., None])[..., 0]

@@ -18,7 +18,7 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange, ragged_searc
 from lmctr.utils.rows import plain_id
 
 from .events import COUNT, EventRows, Signals, described_numbers, side_means, side_rows
-from .factors import ItemFactors
+from .factors import CLICK, ItemFactors
 from .reader import StatisticsReader
 from .scan import DAY
 from .states import Prior, finish, number_key, number_of, suffix, sums_needed
@@ -281,7 +281,7 @@ class ItemStatistics:
             elif kind == "number":
                 numbers[rest] = column.to_numpy(zero_copy_only=False)
             elif kind == "factors":
-                factors[rest] = ItemFactors(column.flatten().to_numpy().reshape(len(column), -1))
+                factors[rest] = ItemFactors(column.flatten().to_numpy().reshape(len(column), -1), rest == CLICK)
             elif name != "item_id":
                 state[name] = column.to_numpy(zero_copy_only=False)
         ids = table["item_id"].combine_chunks()
@@ -301,10 +301,10 @@ def _columns(reader: StatisticsReader) -> list[str]:
 
 def _factors(rows: EventRows, signals: Signals, reader: StatisticsReader, size: int) -> dict[str, ItemFactors]:
     """By signal those of all items; the last rows only look."""
-    left = signals.residuals_left(rows, [row for row in reader.rows if row.aggregation == "factors"], reader.priors)
+    left = signals.residuals_left(rows, [row for row in reader.rows if row.of_factors], reader.priors)
     own = [column[:-size] for column in (rows.user, rows.item, rows.time)]
     return {
-        signal: ItemFactors.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size)
+        signal: ItemFactors.of_events(*own, reader.priors.scaled_left(signal, values[:-size]), size, signal == CLICK)
         for signal, values in left.items()
     }
 

@@ -98,7 +98,7 @@ class StatisticsReader:
             is_whole = {name: pa.types.is_integer(log.context[name].type) for name in reader.context}
             reader = replace(reader, whole=tuple(name for name in reader.context if is_whole[name]))
         signals = log_signals(log, reader.rows, reader.priors, label)
-        factors = [row.signal for row in reader.rows if row.aggregation == "factors"]
+        factors = [row.signal for row in reader.rows if row.of_factors]
         numbers = signals.numbers | {signal: signals.left[signal] for signal in factors}
         reader = replace(reader, numbers={key: _moments(own[events]) for key, own in numbers.items()})
         count, mean, squares = (np.zeros(len(resolved)) for _ in range(3))

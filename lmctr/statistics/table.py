@@ -2,7 +2,7 @@
 
 A statistic aggregates one signal of the events of one key. Keys: the user, the item, and the user together with one category of the item
 (one value of a catalogue column). Signals of an event: its `label`; its graded `value` (stars, watch share); its `residual`, which is
-the label less what was to be expected, and its `value_residual`, the same of the graded value. What was to be expected is the smoothed mean so
+the label less what was to be expected, and its `value_residual`, the same of the graded value; whether it is a `click`, where there is nothing else. What was to be expected is the smoothed mean so
 far of the other side: of the item for the statistics of users and of categories, of the user for those of items.
 
 What a log tells of the moment of an event itself (`log.context`: position, device, price) is read by the same door: `context:price` is the number,
@@ -74,9 +74,14 @@ class Statistic:
         return self.signal.startswith("value")
 
     @property
+    def of_factors(self) -> bool:
+        """Whether it is a product of factors."""
+        return self.aggregation == "factors"
+
+    @property
     def takes_left(self) -> bool:
         """Whether it is made of the user's residuals less their mean so far."""
-        return self.aggregation in ("taste", "factors")
+        return self.aggregation == "taste" or (self.of_factors and self.signal in ("residual", "value_residual"))
 
 
 _ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}
@@ -154,6 +159,7 @@ _REPEATS = (
 _FACTORS = (
     Statistic("value_factor_score", "cross", "none", "", "factors", "value_residual"),
     Statistic("rate_factor_score", "cross", "none", "", "factors", "residual"),
+    Statistic("click_factor_score", "cross", "none", "", "factors", "click"),
 )
 BASIC = (
     "user_rate",
@@ -176,7 +182,7 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
 for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `factors`: that of
-graded values where a log has them, of labels otherwise."""
+graded values where a log has them, of labels otherwise; and that of clicks where no event that others see is anything else."""
 STATISTIC_SETS["context"] = ()
 STATISTIC_SETS["repeats"] = tuple(row.name for row in _REPEATS)
 STATISTIC_SETS["factors"] = tuple(row.name for row in _FACTORS)
@@ -333,6 +339,14 @@ def context_word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def _factors_of(log: Any, graded: bool) -> list[str]:
+    """What the set `factors` is of a log."""
+    label, hidden = np.asarray(log.label), getattr(log, "hidden", None)
+    told_apart = (label == 0) if hidden is None else (label == 0) & ~np.asarray(hidden)
+    of_value, of_label, of_clicks = (row.name for row in _FACTORS)
+    return [of_value] * graded + ([of_clicks] if not told_apart.any() else [of_label] * (not graded))
+
+
 def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
     """Names of statistics from sets and single names mixed, each once, in the order given.
 
@@ -359,7 +373,8 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])
             if name == "factors":
-                some = [row.name for row in _FACTORS if row.graded == graded]
+                found += _factors_of(log, graded)
+                continue
             if name == "full":
                 for column in columns[columns[:1] == ("genres",) :]:
                     several = is_list(catalogue.schema.field(column).type)

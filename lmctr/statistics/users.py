@@ -13,8 +13,8 @@ import numpy as np
 
 from lmctr.utils.measure import size_of
 
-from .events import EXPECTED_PARTS, reduce_pairs, residuals, side_rows, signals_left, time_statistic
-from .factors import HISTORY
+from .events import EXPECTED_PARTS, clicks, reduce_pairs, residuals, side_rows, signals_left, time_statistic
+from .factors import CLICK, HISTORY
 from .items import ItemStatistics
 from .reader import StatisticsReader
 from .scan import DAY
@@ -101,8 +101,10 @@ class UserStatistics:
         return found
 
     def _residuals_left(self, times: np.ndarray, signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The residuals of events that tastes are fitted to, less the user's mean before the second of each."""
+        """The residuals of events that tastes are fitted to, less the user's mean before the second of each; and which are clicks."""
         found, first = {}, np.searchsorted(times, times)
+        if CLICK in self._now.recent:
+            found[CLICK] = clicks(signals["label"])
         for signal in signals_left(self.reader.rows):
             sums = []
             for name, own in (
@@ -209,8 +211,8 @@ def _sides(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
     columns = dict.fromkeys(row.column for row in rows if row.column)
     crossed = {column: tuple(row for row in rows if row.column == column) for column in columns}
     longest = max((int(row.span) for row in own if row.aggregation == "last"), default=0)
-    tastes, factors = ([row for row in rows if row.aggregation == one] for one in ("taste", "factors"))
-    return own, crossed, longest, tastes, factors
+    tastes = [row for row in rows if row.aggregation == "taste"]
+    return own, crossed, longest, tastes, [row for row in rows if row.of_factors]
 
 
 class _Sums:

@@ -14,7 +14,7 @@ from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics, f
 
 @pytest.fixture(autouse=True)
 def factors_of_few_events(monkeypatch):
-    for name, value in {"FIRST": 20, "RIDGE": 1.0, "_counted": {}}.items():
+    for name, value in {"FIRST": 20, "RIDGE": 1.0, "UNSEEN": 0.2, "_counted": {}}.items():
         monkeypatch.setattr(factors, name, value)
 
 
@@ -48,6 +48,7 @@ def history(log, user, time, start=0):
         "repeats",
         "factors",
         ["rate_factor_score", "value_factor_score", "value_taste_count"],
+        ["click_factor_score"],
         ["user_item_seconds_since_last_event"],
         ["user_rate", "hour"],
         ["genre_value_residual_max"],
@@ -142,7 +143,7 @@ def test_a_history_is_counted_at_once(monkeypatch):
 
 def test_a_table_moves_forward_exactly_and_survives_its_file(tmp_path):
     log = make_log(2, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), ["full", "factors"])
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "factors", "click_factor_score"])
     moment, later = int(log.time.max()) + 1, int(log.time.max()) + 9_000_000
     table = ItemStatistics.from_log(log, reader)
     assert (table.time, len(table)) == (moment, 30)

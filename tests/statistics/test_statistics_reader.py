@@ -55,11 +55,14 @@ def make_log(seed=0, num_users=6, num_events=160, genres=True, values=True, spre
     return SimpleNamespace(**fields | {"feedback_values": graded if values else None})
 
 
-def ridge(pairs):
-    """Ridge regression of (x, z) pairs through the origin."""
-    matrix, sums = factors.RIDGE * np.eye(factors.NUM_FACTORS), np.zeros(factors.NUM_FACTORS)
+def ridge(pairs, others=None):
+    """Ridge regression of (x, z) pairs through the origin; of clicks all others are 0, with their weight."""
+    weight = factors.RIDGE if others is None else factors.CLICK_RIDGE
+    matrix, sums = weight * np.eye(factors.NUM_FACTORS), np.zeros(factors.NUM_FACTORS)
     for x, z in pairs:
         matrix, sums = matrix + np.outer(x, x), sums + x * z
+    for x in () if others is None else others:
+        matrix = matrix + factors.UNSEEN * np.outer(x, x)
     return np.linalg.solve(matrix, sums)
 
 
@@ -89,6 +92,8 @@ class Loop:
         ]
 
     def signal(self, event, name, key):
+        if name == "click":
+            return None if self.log.label[event] == 0 else 1.0
         base = "value" if name.startswith("value") else "label"
         found = self.signals[base][event]
         if found is not None and name.endswith("residual"):
@@ -136,6 +141,8 @@ class Loop:
         return 0.0 if found is None else (found - mean) / scale
 
     def left(self, event, signal):
+        if signal == "click":
+            return 1.0
         return self.signal(event, signal, "user") - self.mean(self.earlier(event, "user"), signal, "user")
 
     def met(self, event, signal):
@@ -152,6 +159,7 @@ class Loop:
         if signal in self.factors:
             return self.factors[signal]
         log, (_, scale) = self.log, self.numbers[signal]
+        of_clicks = signal == "click"
         known = sorted(self.known(range(len(log.item)), signal, "user"), key=lambda e: log.time[e])
         left = {e: self.left(e, signal) / scale for e in known}
         fits, own, draw, count = [], {}, np.random.default_rng(0), factors.FIRST
@@ -163,11 +171,14 @@ class Loop:
                 noise = factors.NOISE * draw.standard_normal((len(order), factors.NUM_FACTORS))
                 own = {item: own.get(item, 0) + more for item, more in zip(order, noise)}
                 for _ in range(factors.SWEEPS):
-                    users = {
-                        u: ridge([(own[log.item[e]], left[e]) for e in seen if log.user[e] == u]) for u in log.user
-                    }
-                    own = {i: ridge([(users[log.user[e]], left[e]) for e in seen if log.item[e] == i]) for i in order}
-                fits.append((now, own))
+                    users, others = {}, list(own.values()) if of_clicks else None
+                    for user in {log.user[e] for e in seen}:
+                        users[user] = ridge([(own[log.item[e]], left[e]) for e in seen if log.user[e] == user], others)
+                    others = list(users.values()) if of_clicks else None
+                    for item in order:
+                        pairs = [(users[log.user[e]], left[e]) for e in seen if log.item[e] == item]
+                        own[item] = ridge(pairs, others)
+                fits.append((now, dict(own)))
             count *= factors.GROWTH
         return self.factors.setdefault(signal, fits)
 
@@ -175,7 +186,8 @@ class Loop:
         own = next((own for now, own in self.fits(signal)[::-1] if now < self.log.time[event]), {})
         zero, scale = np.zeros(factors.NUM_FACTORS), self.numbers[signal][1]
         pairs = [(own.get(self.log.item[e], zero), self.left(e, signal) / scale) for e in self.met(event, signal)]
-        return float(ridge(pairs) @ own.get(self.log.item[event], zero))
+        others = list(own.values()) if signal == "click" else None
+        return float(ridge(pairs, others) @ own.get(self.log.item[event], zero))
 
     def value(self, event, name):
         row, log = statistic(name), self.log
@@ -275,26 +287,41 @@ def test_every_statistic_equals_the_loop(seed, options):
         assert {name for name, column in zip(reader.names, found.T) if np.isnan(column).any()} == missing
 
 
-@pytest.mark.parametrize(("seed", "options"), [(0, {}), (1, {"values": False, "num_items": 4}), (2, {"spread": 3})])
+@pytest.mark.parametrize(
+    ("seed", "options", "wanted"),
+    [
+        (0, {}, ["value_factor_score"]),
+        (1, {"values": False, "num_items": 4}, ["rate_factor_score"]),
+        (2, {"spread": 3}, ["value_factor_score"]),
+        (3, {"values": False}, ["click_factor_score"]),
+        (4, {}, ["value_factor_score", "click_factor_score"]),
+    ],
+)
 @pytest.mark.parametrize("part", [1 << 18, 7])
-def test_factors_equal_the_loop_whole_and_in_parts(seed, options, part, monkeypatch):
+def test_factors_equal_the_loop_whole_and_in_parts(seed, options, wanted, part, monkeypatch):
+    of_clicks = any(name.startswith("click") for name in wanted)
     for name, value in {"HISTORY": 4, "FIRST": 20, "GROWTH": 1.5, "RIDGE": 1.0, "_PART": part, "_counted": {}}.items():
         monkeypatch.setattr(factors, name, value)
     log = make_log(seed, num_events=110, **options)
     log.hidden = np.arange(110) % 13 == 0
     log.label[log.hidden], log.label[5] = -1, 1
+    if of_clicks:
+        log.label[log.label == 0] = -1
+        log.label[log.hidden] = 0
     if log.feedback_values is not None:
         log.feedback_values[log.hidden] = np.nan
     reader = StatisticsReader.fit(log, np.arange(20, 90), "factors", strength=3.0)
-    assert reader.names == ("rate_factor_score" if options.get("values") is False else "value_factor_score",)
+    assert list(reader.names) == wanted
     loop, events = Loop(log, reader), np.random.default_rng(seed).permutation(110)
-    own = statistic(reader.names[0]).signal
-    known = loop.known(range(20, 90), own, "user")
-    assert reader.numbers[own][1] == pytest.approx(np.std([loop.left(event, own) for event in known]))
-    found, expected = reader.raw(log, events)[:, 0], [loop.value(event, reader.names[0]) for event in events]
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
-    assert len(loop.fits(own)) >= 3
-    assert np.ptp(expected) > 0.5
+    for place, name in enumerate(reader.names):
+        own = statistic(name).signal
+        known = loop.known(range(20, 90), own, "user")
+        scale = np.std([loop.left(event, own) for event in known])
+        assert reader.numbers[own][1] == pytest.approx(scale or 1.0)
+        found, expected = reader.raw(log, events)[:, place], [loop.value(event, name) for event in events]
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+        assert len(loop.fits(own)) >= 3
+        assert np.ptp(expected) > 0.5
 
 
 def test_factors_do_not_change_when_the_log_goes_on(monkeypatch):

@@ -47,6 +47,7 @@ _ACTIONS = (
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
 _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
+_STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
 
@@ -56,6 +57,7 @@ def guess_log(
     users: FileSample | None = None,
     given: Mapping[str, str] | None = None,
     ask: Ask | None = None,
+    negatives: int | None = None,
 ) -> LogGuess:
     """The schema of a log from samples of its files.
 
@@ -65,14 +67,19 @@ def guess_log(
         given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed. A label of other values than 0 and 1 may be
             `COLUMN=VALUE`, the value that counts as a click, or a column of numbers with a bound: `COLUMN>=NUMBER`, `>`, `<=`, `<`.
         ask: asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer. None keeps guesses.
+        negatives: of a file whose rows are clicks alone: items to draw beside each.
 
     Raises:
         ValueError: nothing looks like a user, an item, a time ([`NoLogError`]) or a label; names what to state.
     """
-    return _LogGuesser(events, items, users, dict(given or {}), ask).run()
+    guesser = _LogGuesser(events, items, users, dict(given or {}), ask)
+    guesser.negatives = negatives
+    return guesser.run()
 
 
 class _LogGuesser(Guesser):
+    negatives: int | None = None
+
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
         self.columns["time"] = self._time()
@@ -91,6 +98,7 @@ class _LogGuesser(Guesser):
         schema = self.found.schema
         schema["events"] = {"path": str(self.events.path), **self.events.reading}
         schema["columns"] = self.columns
+        schema |= {} if self.negatives is None else {"negatives": self.negatives}
         of_items, of_users, context = self._rest()
         if self.found.items is not None:
             schema["catalogue"] = self._attributes("items", self.found.items, self.columns["item"])
@@ -193,12 +201,29 @@ class _LogGuesser(Guesser):
                 return name if self._span(name) > _LONGER * self._span(visit) else visit
         return visit
 
-    def _span(self, name: str) -> float:
-        """Seconds from the first to the last event of an id that comes again, in the middle of all."""
+    def _timed(self, **names: str) -> pa.Table:
+        """Rows of some columns, without missing values, and their times in seconds."""
         time = self.columns["time"]
         spec = TimeSpec.model_validate({"column": time} if isinstance(time, str) else time)
-        pairs = pa.table({"id": self.events.table[name], "time": self.events.table[spec.column]}).drop_null()
-        pairs = pairs.set_column(1, "time", pa.array(seconds_of(pairs["time"], spec, str(self.events.path))))
+        rows = {key: self.events.table[name] for key, name in (names | {"time": spec.column}).items()}
+        table = pa.table(rows).drop_null()
+        return table.set_column(len(names), "time", pa.array(seconds_of(table["time"], spec, str(self.events.path))))
+
+    def _stays(self, name: str, role: str) -> float:
+        """Share of the rows with a column's value of the row before of the same item, or user."""
+        table = self._timed(id=self.columns[role], value=name).sort_by([("id", "ascending"), ("time", "ascending")])
+        values = (
+            table["value"].cast(pa.string()).to_numpy()
+            if not is_number(table["value"].type)
+            else table["value"].to_numpy()
+        )
+        ids = table["id"].to_numpy()
+        again = ids[1:] == ids[:-1]
+        return float((values[1:] == values[:-1])[again].mean()) if again.any() else 0.0
+
+    def _span(self, name: str) -> float:
+        """Seconds from the first to the last event of an id that comes again, in the middle of all."""
+        pairs = self._timed(id=name)
         ends = pairs.group_by("id").aggregate([("time", "min"), ("time", "max"), ("time", "count")])
         ends = ends.filter(pc.greater(ends["time_count"], 1))
         return float(np.median(pc.subtract(ends["time_max"], ends["time_min"]).to_numpy()))
@@ -216,7 +241,16 @@ class _LogGuesser(Guesser):
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
             binary = {}
         labels = [name for name in [*named["label"], *binary] if name in binary]
-        if labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
+        if self.negatives is not None:
+            if told := [name for name in labels if name in named["label"]]:
+                raise ValueError(
+                    f"--negatives {self.negatives}: {self.events.path} has a label, {told[0]} ({self._held(told[0])}), and negatives are drawn "
+                    "where every row is a click; leave it out"
+                )
+            self._say(
+                "label", "", f"every row a click; {self.negatives} of the items met before are drawn beside each"
+            )
+        elif labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
             sure = labels[0] in named["label"] or len(binary) == 1
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
@@ -232,7 +266,7 @@ class _LogGuesser(Guesser):
         else:
             raise self._absent(
                 "label",
-                "0 and 1, yes and no, or numbers such as stars, whose upper half are clicks; every event being a click, there is nothing to tell",
+                "0 and 1, yes and no, or numbers such as stars, whose upper half are clicks; where every row is a click, --negatives 2 draws items beside each",
             )
         if graded and graded[0] in self.left:
             self.columns["feedback_values"] = self._take(
@@ -269,7 +303,7 @@ class _LogGuesser(Guesser):
     def _rest(self) -> tuple[list[str], list[str], list[str]]:
         """The columns that are left, as those of the item, of the user and of the event itself; some are none of these."""
         time = self.columns["time"]
-        yes = self._clicks(self.columns["label"])
+        yes = None if self.negatives is not None else self._clicks(self.columns["label"])
         codes = {
             role: pc.dictionary_encode(self.events.table[self.columns[role]].combine_chunks()).indices
             for role in ("item", "user")
@@ -291,7 +325,12 @@ class _LogGuesser(Guesser):
             ) and not pa.types.is_floating(values.type):
                 amounts = self._amounts(values.drop_null(), name.lower())
                 self._say("left out", name, f"another value on (almost) every row{amounts}")
-            elif (why := told_after(values, yes, 0.95)) is not None:
+            elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user"):
+                if stays >= _STAYS and self.found.items is None:
+                    of_items.append(name)  # of which the first row's value is read
+                else:
+                    self._say("left out", name, "goes with the item, and changes: nobody knows it of a drawn one")
+            elif yes is not None and (why := told_after(values, yes, 0.95)) is not None:
                 self._say("left out", name, why)
             else:
                 context.append(name)

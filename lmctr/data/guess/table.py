@@ -39,11 +39,12 @@ def guess_files(
     given: Mapping[str, str] | None = None,
     ask: Ask | None = None,
     kind: str | None = None,
+    negatives: int | None = None,
 ) -> LogGuess:
     """The log of the files; where one file lacks a user, an item or a time, the table that it is.
 
     Args:
-        events, items, users: paths of files. given, ask: as in [`guess_log`]. kind: `log` or `table` where it is known which.
+        events, items, users: paths of files. given, ask, negatives: as in [`guess_log`]. kind: `log` or `table` where it is known which.
 
     Raises:
         FileNotFoundError, ValueError: as [`sample_file`], [`guess_log`] and [`guess_table`] do.
@@ -52,13 +53,17 @@ def guess_files(
     for role, path in {"items": items, "users": users, "item": given.get("item")}.items() if kind == "table" else ():
         if path is not None:
             raise ValueError(f"--{role} {path}: a table has no items of its own; leave it out, or --kind table")
+    if kind == "table" and negatives is not None:
+        raise ValueError(
+            f"--negatives {negatives}: they are drawn from the items of a log; leave it out, or --kind table"
+        )
     files = [None if path is None else sample_file(path) for path in (events, items, users)]
     if kind == "table":
         return guess_table(files[0], given)
     try:
-        return guess_log(*files, given, ask)
+        return guess_log(*files, given, ask, negatives)
     except NoLogError as error:
-        if kind == "log" or files[1:] != [None, None] or "item" in given:
+        if kind == "log" or negatives is not None or files[1:] != [None, None] or "item" in given:
             raise
         guess = guess_table(files[0], given)
         if files[0].called("user") and files[0].called("item"):  # what would be a log

@@ -148,6 +148,19 @@ class AttributesSpec(FileSpec):
         return self
 
 
+class NegativesSpec(Values):
+    """Items drawn beside each event of a table of clicks alone, see [`~lmctr.data.logs.negatives.with_negatives`]."""
+
+    per_event: Annotated[int, Field(ge=1)]
+    draw: Literal["uniform", "popular"] = "uniform"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def describe(self) -> str:
+        """The rule in words."""
+        which = {"uniform": "any", "popular": "by their events so far"}[self.draw]
+        return f"every row a click, {self.per_event} of the items met before drawn beside each ({which})"
+
+
 Label = Annotated[LabelSpec, short_for("column")]
 Codes = Annotated[CodeSpec, short_for("column")]
 AttributeTable = Annotated[AttributesSpec, short_for("path")]
@@ -159,7 +172,7 @@ class ColumnKeys(Values):
     user: ColumnName
     item: ColumnName
     time: Annotated[TimeSpec, short_for("column")]
-    label: Label
+    label: Label | None = None
     feedback: Codes | None = None
     scenario: Codes | None = None
     weight: ColumnName | None = None
@@ -175,6 +188,7 @@ class Schema(Values):
     name: ColumnName = "table"
     events: Annotated[FileSpec, short_for("path")] | None = None
     columns: ColumnKeys
+    negatives: Annotated[NegativesSpec, short_for("per_event", int)] | None = None
     catalogue: AttributeTable | None = None
     users: AttributeTable | None = None
     missing_items: Literal["error", "drop", "empty"] = "error"
@@ -186,6 +200,19 @@ class Schema(Values):
             raise ValueError(
                 f"missing_items is {self.missing_items!r}, but the catalogue is no file of its own, so that no item can be missing; leave "
                 "missing_items out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _label_or_negatives(self) -> Schema:
+        if self.columns.label is None and self.negatives is None:
+            raise ValueError(
+                "`label` of `columns` is missing: the column that tells clicks; where every row is one, write `negatives: 2` beside `columns`: "
+                "items drawn beside each."
+            )
+        if self.columns.label is not None and self.negatives is not None:
+            raise ValueError(
+                "`negatives` are drawn where every row is a click, and `label` tells which are; leave one of them out."
             )
         return self
 

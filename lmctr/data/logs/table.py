@@ -12,6 +12,7 @@ columns:
   label: clicked                   # 0 or 1; or a rule:
   # label: {column: rating, greater_than: 3}       # at_least, less_than, at_most, equals, in
   # label: {column: bought, missing: history}      # a row without a label is history, no sample
+  # no label: every row is a click, see negatives
   feedback: {column: action, names: [viewed, clicked, bought]}   # optional; default: from the label
   scenario: page                   # optional
   weight: w                        # optional
@@ -23,6 +24,7 @@ catalogue:                         # optional: a file of its own, or `columns` o
   path: products.parquet
   item: product
   columns: {title: name, genres: {column: tags, separator: "|"}, price: {type: number}}   # default: all; or [title, price]
+negatives: 2                       # without a label: items drawn beside each row; or {per_event: 2, draw: popular, seed: 0} (default: uniform)
 missing_items: error               # of a catalogue file: or drop (events of items that it lacks), or empty (items without a description)
 users: {path: customers.csv, user: customer}       # optional, likewise
 info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
@@ -51,6 +53,7 @@ from lmctr.utils.measure import release_memory
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
+from .negatives import with_negatives
 from .schema import AttributeSpec, AttributesSpec, CodeSpec, FileSpec, LabelSpec, Schema, parse_schema, read_schema
 from .times import seconds_of
 
@@ -92,6 +95,7 @@ def log_from_file(
     columns: Mapping[str, Any] | None = None,
     catalogue: Any = None,
     users: Any = None,
+    negatives: int | Mapping[str, Any] | None = None,
     missing_items: str = "error",
     info: Mapping[str, Any] | None = None,
     format: str | None = None,
@@ -111,7 +115,8 @@ def log_from_file(
             "see lmctr.data.logs.table), or give its keys in data.options."
         )
     reading = {"format": format, "delimiter": delimiter, "decimal": decimal, "na_values": na_values}
-    keys = {"columns": columns, "catalogue": catalogue, "users": users, "missing_items": missing_items, "info": info}
+    keys = {"columns": columns, "catalogue": catalogue, "users": users, "negatives": negatives}
+    keys |= {"missing_items": missing_items, "info": info}
     reading = {key: value for key, value in reading.items() if value is not None}
     file = {"name": Path(events).name.split(".")[0], "events": {"path": str(events), **reading}}
     spec = parse_schema(
@@ -211,13 +216,14 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     feedback = feedback_names = None
     if keys.feedback is not None:
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
-    names = {"user": keys.user, "item": keys.item, "time": keys.time.column, "label": keys.label.column}
+    names = {"user": keys.user, "item": keys.item, "time": keys.time.column}
+    names |= {} if keys.label is None else {"label": keys.label.column}
     names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"} | {
         "part": keys.part or "part"
     }
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
-    info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
+    info = {"name": spec.name, "label_rule": (keys.label or spec.negatives).describe()} | info_values(spec.info)
     info["notes"] = " ".join(filter(None, (info.get("notes"), *notes))) or None
     context = _described(table, keys.context, source) if keys.context else None
     given = {
@@ -231,10 +237,12 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         "part": None if keys.part is None else table[keys.part],
     }
     seconds = seconds_of(table[keys.time.column], keys.time, source)
-    labels = _labels(table[keys.label.column], keys.label, source)
+    labels = (
+        np.ones(len(seconds), np.int8) if keys.label is None else _labels(table[keys.label.column], keys.label, source)
+    )
     del table
     release_memory()  # a large log has no room for what reading took
-    return InteractionLog.from_columns(
+    log = InteractionLog.from_columns(
         *ids.values(),
         seconds,
         labels,
@@ -245,6 +253,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         source=source,
         names=names,
     )
+    return log if spec.negatives is None else with_negatives(log, **spec.negatives.model_dump())
 
 
 def _mend_missing_items(
