@@ -407,6 +407,11 @@ def test_questions_where_it_is_not_sure(tmp_path):
             r"'click': all 400 rows with a value are clicks, and a label needs clicks and others",
         ),
         ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
+        (
+            {"ts": None, "Created On": ["9/1/2014 8:00", "27-01-2014 9:30"] * (ROWS // 2)},
+            {},
+            r"Created On holds no times that can be told \(dates, but written in more than one way: '9/1/2014 8:00', '27-01-2014 9:30'\)",
+        ),
     ],
 )
 def test_errors(tmp_path, columns, given, says):
@@ -644,6 +649,9 @@ def test_what_is_no_log_is_a_table(tmp_path):
     guess = guess_files(tmp_path / "g.csv")
     assert guess.is_table
     assert re.search(r"table +no column looks like the time .*\(not sure\)", "\n".join(guess.lines()))
+    write(tmp_path / "h.csv", table(ts=None, click=None))
+    with pytest.raises(ValueError, match=r"looks like the label .* No log either: no column looks like the time \("):
+        guess_files(tmp_path / "h.csv")
     write(tmp_path / "far.csv", table(ts=FAR))
     guess = guess_files(tmp_path / "far.csv")
     assert re.search(

@@ -223,7 +223,7 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
     assert "group" not in guess.schema
     assert next(entry.why for entry in guess.guesses if entry.column == "dt_customer").endswith(
-        "; dates, but written in more than one way"
+        "; dates, but written in more than one way: '1/1/2013', '13-6-2013'"
     )
     assert not next(entry for entry in guess.guesses if entry.role == "label").sure
     columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": columns["sold"]}

@@ -44,6 +44,7 @@ _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
+_DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _OF_OBJECTS = "give their entries columns of their own"
 _NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
 _TIMES = "unix times from 1990 to today such as 1700000000, in s, ms, us or ns; ISO times such as 2024-03-01T12:00:00; dates such as 01.03.2024"
@@ -178,7 +179,16 @@ class Guesser:
 
     def _no_times(self, name: str) -> str:
         """What a column holds that `_time_of` found to be no times, and what are."""
-        return f"holds no times that can be told ({self._held(name)}); accepted are {_TIMES}"
+        return f"holds no times that can be told ({self._dates(name) or self._held(name)}); accepted are {_TIMES}"
+
+    def _dates(self, name: str) -> str:
+        """What is said of texts that begin like dates of numbers, in whatever order and with whatever signs; nothing of others."""
+        texts = self.events.values(name)
+        if not is_text(texts.type) or not pc.all(pc.match_substring_regex(texts, _DATE)).as_py():
+            return ""
+        shapes = pc.dictionary_encode(pc.replace_substring_regex(texts, r"\d+", "9")).indices
+        first = [texts[pc.index(shapes, place).as_py()].as_py() for place in pc.unique(shapes)[:3].to_pylist()]
+        return f"dates, but written in more than one way: {', '.join(map(repr, first))}"
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""

@@ -140,7 +140,7 @@ class _LogGuesser(Guesser):
             )
         good = [name for name in order if kinds[name] is not None]
         if not good:
-            if called := [name for name in self.left if name in self.events.called("time")]:
+            if called := [name for name in self.left if name in self.events.called("time") or self._dates(name)]:
                 told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
                 raise NoLogError(told, "--time")
             raise self._absent("time", "unix seconds, milliseconds, ISO times")

@@ -15,7 +15,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
-from .found import Ask, Guess, LogGuess, NoLogError
+from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file, words_of
 
@@ -65,11 +65,16 @@ def guess_files(
     except NoLogError as error:
         if kind == "log" or negatives is not None or files[1:] != [None, None] or "item" in given:
             raise
-        guess = guess_table(files[0], given)
-        if files[0].called("user") and files[0].called("item"):  # what would be a log
-            guess.guesses.insert(
-                0, Guess("table", "", str(error).removeprefix(f"{files[0].path}: ").partition(";")[0], sure=False)
-            )
+        is_like_a_log = files[0].called("user") and files[0].called("item")
+        why = str(error).removeprefix(f"{files[0].path}: ").partition(";")[0]
+        try:
+            guess = guess_table(files[0], given)
+        except NotToldError as other:
+            if not is_like_a_log:
+                raise
+            raise NotToldError(f"{other} No log either: {why}.", *other.options) from None
+        if is_like_a_log:
+            guess.guesses.insert(0, Guess("table", "", why, sure=False))
         return guess
 
 
@@ -127,7 +132,7 @@ class _TableGuesser(Guesser):
             return False
         values = self.events.values(name)
         if is_text(values.type):
-            return not _are_dates(values) and self._time_of(name) is None
+            return not self._dates(name) and self._time_of(name) is None
         return pa.types.is_integer(values.type) or self._is_called_code(name, values)
 
     def _label(self) -> str | dict[str, Any]:
@@ -230,8 +235,8 @@ class _TableGuesser(Guesser):
             fields = [self._category(name, values)]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
-            elif is_text(kind) and _are_dates(values) and self._time_of(name) is None:
-                doubt = "; dates, but written in more than one way"
+            elif (dates := self._dates(name)) and self._time_of(name) is None:
+                doubt = f"; {dates}"
             doubt = self._amounts(values, name.lower()) or doubt
         if left_out is not None:
             self._say("left out", name, left_out)
@@ -283,8 +288,3 @@ class _TableGuesser(Guesser):
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
         starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
         return False if starts and gaps and distinct > _CODES else None
-
-
-def _are_dates(texts: pa.Array) -> bool:
-    """Whether texts begin like dates of numbers, in whatever order and with whatever signs."""
-    return pc.all(pc.match_substring_regex(texts, r"^\d{1,4}([-/.])\d{1,2}[-/.]\d{1,4}($|[ T])")).as_py() is True
