@@ -24,9 +24,7 @@ class DataFiles:
         None,
         metavar="COLUMN",
     )
-    negatives: int | None = option(
-        "where every row is a click: items to draw beside each, of those met before", None, metavar="N"
-    )
+    negatives: int | None = option("where every row is a click: items to draw beside each", None, metavar="N")
     kind: str | None = option(
         "what the file is: a log, whose events have histories, or a table of rows by themselves (default: a log where users, items and times are found)",
         None,

@@ -247,9 +247,7 @@ class _LogGuesser(Guesser):
                     f"--negatives {self.negatives}: {self.events.path} has a label, {told[0]} ({self._held(told[0])}), and negatives are drawn "
                     "where every row is a click; leave it out"
                 )
-            self._say(
-                "label", "", f"every row a click; {self.negatives} of the items met before are drawn beside each"
-            )
+            self._say("label", "", f"every row a click; {self.negatives} items are drawn beside each")
         elif labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
             sure = labels[0] in named["label"] or len(binary) == 1
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)

@@ -157,8 +157,8 @@ class NegativesSpec(Values):
 
     def describe(self) -> str:
         """The rule in words."""
-        which = {"uniform": "any", "popular": "by their events so far"}[self.draw]
-        return f"every row a click, {self.per_event} of the items met before drawn beside each ({which})"
+        which = {"uniform": "uniformly", "popular": "by their events so far"}[self.draw]
+        return f"every row a click, {self.per_event} items drawn beside each ({which})"
 
 
 Label = Annotated[LabelSpec, short_for("column")]
