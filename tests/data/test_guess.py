@@ -669,6 +669,11 @@ def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
     orders = ["" if row % 10 else f"o{row // 10}" for row in range(ROWS)]
     guess, _ = guessed(tmp_path / "e.csv", {"shop_order": orders, **columns})
     assert guess.schema["columns"]["item"] == "shelf"
+    items = table()["item_id"]
+    titles = {"movie_year": [1990 + item % 15 for item in items], "movie_title": [f"Film {item}" for item in items]}
+    guess, _ = guessed(tmp_path / "g.csv", table(item_id=None) | titles)  # a year of a film is no film
+    assert next(entry for entry in guess.guesses if entry.role == "item").why.startswith("by its name")
+    assert guess.schema["columns"]["item"] == "movie_title"
     lands = table(item_id=None) | {"Country": table()["item_id"]}  # of users, and nothing that they meet
     with pytest.raises(NoLogError, match="no column looks like the item"):
         guess_log(write(tmp_path / "f.csv", lands))

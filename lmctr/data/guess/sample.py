@@ -42,7 +42,9 @@ ROLES = {
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
-_OF_IDS = {"id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token"}  # fmt: skip
+_OF_IDS = {
+    "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip",
+}  # fmt: skip
 _NUMBER = r"-?\d+(\.\d+)?"
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
 
