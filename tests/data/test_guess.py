@@ -764,6 +764,11 @@ def test_what_is_filled_after_the_label_is_no_context(tmp_path):
     assert [*guess.schema["columns"]["context"]] == ["gewicht"]
 
 
+def test_what_is_said_of_columns_stands_below_one_another(tmp_path):
+    guess = guess_log(write(tmp_path / "e.csv", table(required_car_parking_space=["x", "y"] * (ROWS // 2))))
+    assert len({line.index(own.why) for line, own in zip(guess.lines()[1:], guess.guesses)}) == 1
+
+
 def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):
     """The lines stand in the schema's file as comments."""
     guess = guess_log(write(tmp_path / "e.csv", table(**{'"a\nb"': ["x", "y"] * (ROWS // 2)})))

@@ -12,6 +12,7 @@ from .sample import FileSample
 
 __all__ = ["Ask", "Guess", "LogGuess", "NoLogError", "NotToldError"]
 
+_WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
 """Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
 
@@ -64,6 +65,7 @@ class LogGuess:
     def lines(self) -> list[str]:
         """What was taken for what, and why."""
         files = {"": self.events, "items": self.items, "users": self.users}
+        width = max((len(guess.column) for guess in self.guesses if len(guess.column) <= _WIDE), default=0)
         lines = []
         for start, sample in files.items():
             if sample is None:
@@ -78,7 +80,9 @@ class LogGuess:
             for guess in self.guesses:
                 if guess.role.partition(" ")[0] == start or (not start and guess.role.partition(" ")[0] not in files):
                     sure = "" if guess.sure else "  (not sure)"
-                    lines.append(f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<18} {guess.why}{sure}")
+                    lines.append(
+                        f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<{width}}  {guess.why}{sure}"
+                    )
         return [*map(printable, lines)]
 
 
