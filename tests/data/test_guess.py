@@ -769,6 +769,18 @@ def test_what_is_said_of_columns_stands_below_one_another(tmp_path):
     assert len({line.index(own.why) for line, own in zip(guess.lines()[1:], guess.guesses)}) == 1
 
 
+def test_what_is_not_sure_says_how_it_is_stated(tmp_path):
+    grades = [1 + row % 5 for row in range(ROWS)]
+    guess = guess_log(
+        write(tmp_path / "e.csv", table(item_id=None, click=None, shelf=table()["item_id"], stars=grades))
+    )
+    unsure = [line for line in guess.lines() if "not sure" in line]
+    assert [line.partition("  (not sure; ")[2] for line in unsure] == [
+        "another one: --item COLUMN)",
+        "another one: --label COLUMN)",
+    ]
+
+
 def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):
     """The lines stand in the schema's file as comments."""
     guess = guess_log(write(tmp_path / "e.csv", table(**{'"a\nb"': ["x", "y"] * (ROWS // 2)})))
