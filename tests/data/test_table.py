@@ -335,7 +335,7 @@ COLUMNS = "{user: customer, item: product, time: ts, label: clicked}"
         ("events: e.csv\ncolumns: {user: u, itm: i}\n", "did you mean 'item'"),
         ("events: e.csv\n", "the key 'columns' is missing"),
         (f"columns: {COLUMNS}\n", "the key 'events' is missing"),
-        ("events: e.csv\ncolumns: {user: u, item: i, time: t}\n", "the key 'label' is missing"),
+        ("events: e.csv\ncolumns: {user: u, item: i, time: t}\n", "`label` of `columns` is missing: .*write `negatives: 2`"),
         ("events: e.csv\nevents: f.csv\n", "line 2: not valid YAML: key 'events' is given twice"),
         ("events: [\n", r"schema\.yaml, line 2: not valid YAML"),
         ("- 1\n", "expected keys"),

@@ -216,6 +216,8 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     feedback = feedback_names = None
     if keys.feedback is not None:
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
+    elif keys.label is None:  # all are alike, so that a request need not say what a behaviour was
+        feedback, feedback_names = np.zeros(table.num_rows, np.int8), ("clicked",)
     names = {"user": keys.user, "item": keys.item, "time": keys.time.column}
     names |= {} if keys.label is None else {"label": keys.label.column}
     names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"} | {
