@@ -75,7 +75,8 @@ def settle(findings: Sequence[Finding], allow: Mapping[str, str] | None, where: 
         keys = ", ".join(f"{finding.key!r}: <why>" for finding in refused)
         raise ValueError(
             f"{where}: {'; '.join(finding.text for finding in refused)}. Mend the data; if this is as it should be, say why: "
-            f"allow_leaks: {{{keys}}} (in a recipe: data.allow_leaks)."
+            f"allow_leaks: {{{keys}}} (in a recipe: data.allow_leaks; on the command line: "
+            "--data.allow_leaks)."
         )
     return [f"allowed ({allow.get(finding.key, allow.get(finding.check))}): {finding.text}" for finding in findings]
 

@@ -452,7 +452,8 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
     """Raises on duplicate columns and on columns that are wanted and missing."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
-        hint = no_header_hint(found)
+        numbers = any(re.fullmatch(_NUMBER, name.strip()) for name in found)
+        hint = no_header_hint(found, doubled if numbers else ())
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:

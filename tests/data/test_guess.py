@@ -407,6 +407,11 @@ def test_questions_where_it_is_not_sure(tmp_path):
             r"'click': all 400 rows with a value are clicks, and a label needs clicks and others",
         ),
         ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
+        (
+            {"ts": None, "Created On": ["9/1/2014 8:00", "27-01-2014 9:30"] * (ROWS // 2)},
+            {},
+            r"Created On holds no times that can be told \(dates, but written in more than one way: '9/1/2014 8:00', '27-01-2014 9:30'\)",
+        ),
     ],
 )
 def test_errors(tmp_path, columns, given, says):
@@ -419,8 +424,31 @@ def test_a_file_without_a_line_of_names_says_so(tmp_path):
     path.write_text("1,17,0.5,68fd1e64\n0,18,,68fd1e64\n")
     with pytest.raises(ValueError, match="Its first line holds values, no column names"):
         sample_file(path)
-    path.write_text("1,17,17,0.5\n0,18,18,0.2\n")
-    with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
+    for text in ("1,17,17,0.5\n0,18,18,0.2\n", "b,30.8,g,t,t,g,+\na,58.6,g,t,f,g,+\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
+            sample_file(path)
+
+
+def test_names_in_two_lines_and_places_as_names(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text("a,X1,X2,Y\nkind,AGE,SUM,default\nb,17,0.5,1\nc,18,,0\n")
+    with pytest.raises(
+        ValueError,
+        match=r"e\.csv, row 1: 'AGE', 'SUM', 'default' \.\.\., and numbers below, .* delete one of the two lines",
+    ):
+        sample_file(path)
+    path.write_text("size,1,2,click\nunknown,3,4,0\n5,6,7,1\n")  # one text among numbers is a value
+    assert sample_file(path).table.num_rows == 2
+    for names in (
+        "1,2,history,4,age",
+        "0,1,history,3,age",
+        "0,1,2,3,4",
+    ):  # as pandas writes where some names were lacking
+        path.write_text(f"{names}\n7,1,2,3,4\n8,1,2,3,5\n")
+        assert sample_file(path).table.column_names == names.split(",")
+    path.write_text("1,2,3,4,5\n7,1,2,3,4\n")
+    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
         sample_file(path)
 
 
@@ -621,6 +649,9 @@ def test_what_is_no_log_is_a_table(tmp_path):
     guess = guess_files(tmp_path / "g.csv")
     assert guess.is_table
     assert re.search(r"table +no column looks like the time .*\(not sure\)", "\n".join(guess.lines()))
+    write(tmp_path / "h.csv", table(ts=None, click=None))
+    with pytest.raises(ValueError, match=r"looks like the label .* No log either: no column looks like the time \("):
+        guess_files(tmp_path / "h.csv")
     write(tmp_path / "far.csv", table(ts=FAR))
     guess = guess_files(tmp_path / "far.csv")
     assert re.search(
@@ -638,6 +669,14 @@ def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
     orders = ["" if row % 10 else f"o{row // 10}" for row in range(ROWS)]
     guess, _ = guessed(tmp_path / "e.csv", {"shop_order": orders, **columns})
     assert guess.schema["columns"]["item"] == "shelf"
+    items = table()["item_id"]
+    titles = {"movie_year": [1990 + item % 15 for item in items], "movie_title": [f"Film {item}" for item in items]}
+    guess, _ = guessed(tmp_path / "g.csv", table(item_id=None) | titles)  # a year of a film is no film
+    assert next(entry for entry in guess.guesses if entry.role == "item").why.startswith("by its name")
+    assert guess.schema["columns"]["item"] == "movie_title"
+    lands = table(item_id=None) | {"Country": table()["item_id"]}  # of users, and nothing that they meet
+    with pytest.raises(NoLogError, match="no column looks like the item"):
+        guess_log(write(tmp_path / "f.csv", lands))
 
 
 def test_labels_of_plus_and_minus_one(tmp_path):
@@ -723,6 +762,23 @@ def test_what_is_filled_after_the_label_is_no_context(tmp_path):
     )
     assert next(entry.why for entry in guess.guesses if entry.column == "aktion").startswith("'nichts' in all ")
     assert [*guess.schema["columns"]["context"]] == ["gewicht"]
+
+
+def test_what_is_said_of_columns_stands_below_one_another(tmp_path):
+    guess = guess_log(write(tmp_path / "e.csv", table(required_car_parking_space=["x", "y"] * (ROWS // 2))))
+    assert len({line.index(own.why) for line, own in zip(guess.lines()[1:], guess.guesses)}) == 1
+
+
+def test_what_is_not_sure_says_how_it_is_stated(tmp_path):
+    grades = [1 + row % 5 for row in range(ROWS)]
+    guess = guess_log(
+        write(tmp_path / "e.csv", table(item_id=None, click=None, shelf=table()["item_id"], stars=grades))
+    )
+    unsure = [line for line in guess.lines() if "not sure" in line]
+    assert [line.partition("  (not sure; ")[2] for line in unsure] == [
+        "another one: --item COLUMN)",
+        "another one: --label COLUMN)",
+    ]
 
 
 def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):

@@ -34,14 +34,48 @@ def test_grades_of_a_table(tmp_path):
     table = pa.concat_tables(rows.table for rows in load_tabular(tmp_path / "e.csv", **guess.options()).rows())
     assert table["rating"].to_pylist()[:6] == [0, 0, 0, 0, 0, 1]
     assert guess_table(write(tmp_path / "f.csv", columns), {"label": "is_read"}).schema["label"] == "is_read"
-    ends = columns | {"exited": columns["is_read"]}  # where labels often stand
-    assert guess_table(write(tmp_path / "h.csv", ends)).schema["label"] == "exited"
+    ends = columns | {"gone": columns["is_read"]}  # where labels often stand
+    assert guess_table(write(tmp_path / "h.csv", ends)).schema["label"] == "gone"
     assert guess_table(write(tmp_path / "g.csv", columns), {"label": "book"}).schema["label"]["at_least"] == 3
+
+
+def test_grades_of_which_most_are_the_middle_one_and_others_given_with_them(tmp_path):
+    """Of 0, 1 and 2 the click is 2, where more are about half; a grade of the food tells that of the place, the place's stars of a guide do not.
+    Of stars that are four or five nearly always, the click is five."""
+    grades, food = ([[0, 1, 2, 2, 1][row % size] for row in range(ROWS)] for size in (5, 4))
+    columns = {"user": [row % 50 for row in range(ROWS)], "size": food, "rating": grades, "food_rating": food}
+    stars = {"kind": list("abcd") * (ROWS // 4), "stars": [*[5] * 12, *[4] * 7, 1] * (ROWS // 20)}
+    assert guess_table(write(tmp_path / "s.csv", stars)).schema["label"] == {"column": "stars", "at_least": 5}
+    columns |= {"rating_of_guide": [3.5, 4.5, 2.5, 1.5] * (ROWS // 4)}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "rating", "greater_than": 1}
+    assert {field.get("column", field["name"]) for field in guess.schema["fields"]} == {
+        "user",
+        "size",
+        "rating_of_guide",
+    }
+    assert (
+        next(entry.why for entry in guess.guesses if entry.column == "food_rating")
+        == "other grades than rating, given with it"
+    )
+    log = guess_log(write(tmp_path / "f.csv", table(click=None, rating=grades, food_rating=food)))
+    assert "context" not in log.schema["columns"]
+
+
+def test_the_only_numbers_beside_ids_are_grades(tmp_path):
+    columns = {"User_ID": [row % 50 for row in range(ROWS)], "Game_ID": [row % 7 for row in range(ROWS)]}
+    hours = {"Hours": [0.5 + row % 40 for row in range(ROWS)]}
+    guess = guess_table(write(tmp_path / "e.csv", columns | hours))
+    assert guess.schema["label"] == {"column": "Hours", "at_least": 20.0}
+    assert [entry.why[:28] for entry in guess.guesses if not entry.sure] == ["the only numbers beside ids:"]
+    for name, more in (("f", {"price": hours["Hours"]}), ("g", {"place": ["a", "b"] * (ROWS // 2)})):
+        with pytest.raises(ValueError, match="no column looks like the label"):
+            guess_table(write(tmp_path / f"{name}.csv", columns | hours | more | {"kind": list("abcd") * (ROWS // 4)}))
 
 
 def test_a_table_of_clicks(tmp_path):
     rows, of_64_bits = ([10**19 + 10**6 * (row % count) for row in range(ROWS)] for count in (ROWS, 9))
-    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, advertiser_id=of_64_bits)
+    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, CLIENTNUM=rows, advertiser_id=of_64_bits)
     sample = write(tmp_path / "e.csv", columns, ";")
     with pytest.raises(NoLogError, match="like the time"):
         guess_log(sample)
@@ -70,6 +104,7 @@ def test_a_table_of_clicks(tmp_path):
         "same": "one value only",
         "converted": "another reaction: told later than the label",
         "id": "another value on (almost) every row",
+        "CLIENTNUM": "another value on (almost) every row",
     }
     source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
     assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
@@ -109,6 +144,8 @@ def test_errors_of_tables(tmp_path, columns, given, says):
     [
         (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
         (["True", "False"], {}, "clicked"),
+        (["Canceled", "Not_Canceled"], {}, {"column": "clicked", "equals": "Canceled"}),
+        (["Attrited Customer", "Existing Customer"], {}, {"column": "clicked", "equals": "Attrited Customer"}),
         (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
         ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
         ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
@@ -146,9 +183,9 @@ def test_what_numbers_are_read_as(tmp_path, values, types):
 
 def test_things_that_are_named_are_codes_only(tmp_path):
     brands = np.random.default_rng(3).integers(10**6, 10**9, ROWS // 8).repeat(8)
-    guess = guess_table(write(tmp_path / "e.csv", clicks(ad_brand=brands, worth=brands)))
+    guess = guess_table(write(tmp_path / "e.csv", clicks(ad_brand=brands, worth=brands, app=brands, user_ip=brands)))
     types = [(field.get("column", field["name"]), field["type"]) for field in guess.schema["fields"]]
-    assert [kind for name, kind in types if name == "ad_brand"] == ["categorical"]
+    assert [kind for name, kind in types if name in ("ad_brand", "app", "user_ip")] == ["categorical"] * 3
     assert [kind for name, kind in types if name == "worth"] == ["categorical", "numeric", "numeric"]
 
 
@@ -173,6 +210,11 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
     words = ["no", "yes", "no", "no"] * (ROWS // 4)
     columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
+    days = [
+        f"{1 + row % 28}{'/' if row % 28 < 12 else '-'}{1 + row % 7}{'/' if row % 28 < 12 else '-'}2013"
+        for row in range(ROWS)
+    ]
+    columns |= {"account_length": [row % 90 for row in range(ROWS)], "dt_customer": days}
     columns |= {
         "customer_id": [f"c{row}" for row in range(ROWS)],
         "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5),
@@ -180,6 +222,9 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     guess = guess_table(write(tmp_path / "e.csv", columns))
     assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
     assert "group" not in guess.schema
+    assert next(entry.why for entry in guess.guesses if entry.column == "dt_customer").endswith(
+        "; dates, but written in more than one way: '1/1/2013', '13-6-2013'"
+    )
     assert not next(entry for entry in guess.guesses if entry.role == "label").sure
     columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": columns["sold"]}
     assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
@@ -190,10 +235,12 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
         guess_table(write(tmp_path / "g.csv", columns | {"note": list("abcd") * (ROWS // 4)}))
 
 
-def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path):
-    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
-    guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", "?"] * (ROWS // 2)), ";"))
-    assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
+@pytest.mark.parametrize("missing", ["?", " "])
+def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path, missing):
+    price = ["3,5", missing, "12,0", "7,25"] * (ROWS // 4)
+    guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", missing] * (ROWS // 2)), ";"))
+    reading = {"path": "", "delimiter": ";", "decimal": ",", "na_values": [missing]}
+    assert guess.schema["events"] | {"path": ""} == reading
     found = {field["name"]: field["type"] for field in guess.schema["fields"]}
     assert found["price"] == "numeric"
     source = load_tabular(tmp_path / "e.csv", **guess.options())
@@ -238,6 +285,14 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
 
 def test_everyday_words_are_no_sure_labels(tmp_path):
     bits, others = ([row % size % 2 for row in range(ROWS)] for size in (3, 5))
+    for word in ("treatment", "is_control"):  # the arms of an experiment
+        with pytest.raises(ValueError, match=f"no column looks like the label .*of two values: '{word}'"):
+            guess_table(write(tmp_path / "j.csv", {"spent": [row % 30 for row in range(ROWS)], word: bits}))
+        assert guess_table(sample_file(tmp_path / "j.csv"), {"label": word}).schema["label"] == word
+    for word in ("Exited", "Attrition", "is_canceled", "has churned", "Attrition_Flag"):  # of no other meaning
+        guess = guess_table(write(tmp_path / "i.csv", {"is_new": others, word: bits, "is_member": others}))
+        assert guess.schema["label"] == word
+        assert next(found for found in guess.guesses if found.role == "label").sure
     for name, word in (("e", "share"), ("f", "click_position"), ("g", "bought_last_week")):
         columns = {"amount": list(range(ROWS)), word: bits, "is_fraud": others}
         guess = guess_table(write(tmp_path / f"{name}.csv", columns))
@@ -275,8 +330,9 @@ def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
 
 def test_columns_that_number_the_rows_are_left_out(tmp_path):
     columns = {"": list(range(ROWS)), "RowNumber": list(range(1, ROWS + 1)), **clicks()}
+    columns["Row"] = np.random.default_rng(0).permutation(ROWS)  # of rows that were mixed since
     guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert {"", "RowNumber"}.isdisjoint(field["name"] for field in guess.schema["fields"])
+    assert {"", "RowNumber", "Row"}.isdisjoint(field["name"] for field in guess.schema["fields"])
     TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
 
 
@@ -353,15 +409,21 @@ def test_what_is_filled_after_the_label_is_no_field(tmp_path):
         ergebnis=np.where(bits, "ja", "nein"),
         aktion=np.where(bits, words, "nichts"),
         sekunden=np.where(bits & (words != "nichts"), rng.integers(1, 9, ROWS).astype(str), ""),
+        grund=np.where(bits | (rng.random(ROWS) < 0.3), rng.choice(list("abcdefgh"), ROWS), ""),
+        anlass=np.where(rng.random(ROWS) < 0.5, "", "a"),  # and empty where `grund` is
         laune=np.where(rng.random(ROWS) < 0.9, np.where(bits, "gut", "trist"), "ruhig"),  # tells much, not all
     )
+    columns["anlass"] = [own if reason else "" for own, reason in zip(columns["anlass"], columns["grund"])]
     guess = guess_table(write(tmp_path / "e.csv", columns))
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+    assert left["anlass"] == "empty wherever grund is, which seems to come after the label"
     assert left["ergebnis"] == "alone tells the label (AUC 1.00): it seems to come after it"
     zeros, others = (bits == 0).sum(), (bits & (words != "nichts")).sum()
     says = "in all {} rows of label 0, and not in {} of the others: it seems to come after it"
     assert left["aktion"] == f"'nichts' {says.format(zeros, others)}"
     assert left["sekunden"] == f"empty {says.format(zeros, others)}"
+    empty = columns["grund"].count("")
+    assert left["grund"] == f"filled {says.format(ROWS - zeros, empty).replace('label 0', 'label 1')}"
     assert "laune" in {field["name"] for field in guess.schema["fields"]}
     with pytest.raises(
         ValueError, match=r"no column is left to read \(ja: alone tells .*; eins: one value only\); name `fields`"

@@ -403,7 +403,10 @@ def test_what_is_allowed_says_why():
     (line,) = check_table(columns, fields, allow={"field:clicked": "a rehearsal"})
     assert line.startswith("allowed (a rehearsal): the field 'clicked' alone ranks")
     assert len(check_table(columns, fields, allow={"field": "a rehearsal"})) == 1
-    with pytest.raises(ValueError, match=r"allow_leaks: \{'field:clicked': <why>\} \(in a recipe: data.allow_leaks\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"allow_leaks: \{'field:clicked': <why>\} \(in a recipe: data.allow_leaks; on the command line: --data.allow_leaks\)",
+    ):
         check_table(columns, fields, allow={"field:price": "a rehearsal"})
     for allow, message in (
         ({"feild:price": "x"}, "unknown check 'feild'; accepted: field, .*Did you mean 'field'"),

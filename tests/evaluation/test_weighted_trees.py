@@ -5,6 +5,7 @@ import pytest
 import sklearn.ensemble._hist_gradient_boosting.binning as binning
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from lmctr.evaluation.baseline_parts import boosted_trees, field_trees
 from lmctr.evaluation.weighted_trees import BoostedTreesClassifier, with_known_columns
 
 pytest.importorskip("sklearn", minversion="1.8")  # whose bins have equal weights
@@ -25,6 +26,14 @@ def table(rows, seed):
     )
     weights = {0: generator.uniform(0.2, 1.0, rows), 1: generator.integers(0, 3, rows).astype(float), 2: np.ones(rows)}
     return values, (scores > 1).astype(np.int64), weights[seed % 3]
+
+
+def test_trees_of_a_table_go_on_while_they_gain():
+    """Beyond 500, and those of the baseline may."""
+    values = np.random.default_rng(0).random((2000, 6))
+    labels = (values.sum(1) > 3).astype(float)
+    trees = field_trees(labels, 0).fit(values, labels)
+    assert 500 < trees.n_iter_ < trees.max_iter == boosted_trees(labels, 0).max_iter
 
 
 @pytest.mark.parametrize("seed", range(3))

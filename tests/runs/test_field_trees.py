@@ -34,7 +34,7 @@ def rows_of(count, seed=0):
 def settings(count, seed):
     return {
         "learning_rate": 0.05,
-        "max_iter": 500 if count >= 1000 else 50,
+        "max_iter": 1500 if count >= 1000 else 50,
         "max_leaf_nodes": 15,
         "l2_regularization": 5.0,
         "max_features": 0.5,

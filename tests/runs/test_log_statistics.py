@@ -92,7 +92,7 @@ def test_processors_from_before_there_were_readers(tmp_path):
 def _clicks(path, comes_back):
     """Users who click on three items of their own, met again and again or once."""
     draw = np.random.default_rng(0)
-    lines = ["user,item,ts,click"]
+    lines = [".user,item,ts,click"]  # `.user` is no path to a field
     for user in range(50):
         items = draw.integers(0, 40, 50) if comes_back else draw.permutation(400)[:50]
         liked = draw.permutation(40)[:6]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,18 @@ _NAME = 24  # signs of a part of a list that need not come again, such as an aut
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
 _THINGS = {
     "brand", "category", "cate", "campaign", "customer", "advertiser", "publisher", "creative", "seller",
-    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku",
+    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku", "app", "device", "os", "channel", "ip",
 }  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
+_DONE = {
+    "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
+    "survived",
+}  # fmt: skip
+_MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
+_GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
+_DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _OF_OBJECTS = "give their entries columns of their own"
 _NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
 _TIMES = "unix times from 1990 to today such as 1700000000, in s, ms, us or ns; ISO times such as 2024-03-01T12:00:00; dates such as 01.03.2024"
@@ -171,7 +179,16 @@ class Guesser:
 
     def _no_times(self, name: str) -> str:
         """What a column holds that `_time_of` found to be no times, and what are."""
-        return f"holds no times that can be told ({self._held(name)}); accepted are {_TIMES}"
+        return f"holds no times that can be told ({self._dates(name) or self._held(name)}); accepted are {_TIMES}"
+
+    def _dates(self, name: str) -> str:
+        """What is said of texts that begin like dates of numbers, in whatever order and with whatever signs; nothing of others."""
+        texts = self.events.values(name)
+        if not is_text(texts.type) or not pc.all(pc.match_substring_regex(texts, _DATE)).as_py():
+            return ""
+        shapes = pc.dictionary_encode(pc.replace_substring_regex(texts, r"\d+", "9")).indices
+        first = [texts[pc.index(shapes, place).as_py()].as_py() for place in pc.unique(shapes)[:3].to_pylist()]
+        return f"dates, but written in more than one way: {', '.join(map(repr, first))}"
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""
@@ -191,18 +208,34 @@ class Guesser:
     def _graded_label(self, name: str) -> dict[str, Any]:
         is_sure = name == self.given.get("label")
         rule, limit = (is_sure and self.bound) or self._upper_half(name)
-        spec = LabelSpec(column=name, **{rule: limit})
-        share = pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
-        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {share:.1%} of the rows{self._lacking_label(name)}"
-        self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: {says}", is_sure)
+        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {self._share(name, rule, limit):.1%} of the rows{self._lacking_label(name)}"
+        why = "by its name" if name in self.events.named("feedback_values") else "the only numbers beside ids"
+        self._say("label", name, f"{'as stated' if is_sure else why}: {says}", is_sure)
+        for other in self._same_grades(name):
+            self.left.remove(other)
+            self._say("left out", other, f"other grades than {name}, given with it")
         return {"column": name, rule: limit, **self._if_missing(name)}
 
     def _upper_half(self, name: str) -> tuple[str, float]:
         """The rule by which about the upper half of a column's numbers are clicks, of stars 4 and 5."""
         values = self.events.values(name)
+        if pc.max(values).as_py() == 5 and self._share(name, "at_least", 4) <= _MOST_CLICKS:
+            return "at_least", 4
         median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
-        limit = 4 if pc.max(values).as_py() == 5 else median
-        return ("greater_than" if limit <= pc.min(values).as_py() else "at_least"), limit  # most have the least one
+        rules = ("at_least", "greater_than")  # many may have the middle one
+        return min(rules, key=lambda rule: abs(self._share(name, rule, median) - 0.5)), median
+
+    def _share(self, name: str, rule: str, limit: float) -> float:
+        """Share of the rows that are clicks by a bound of their numbers."""
+        spec = LabelSpec(column=name, **{rule: limit})
+        return pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
+
+    def _same_grades(self, label: str) -> list[str]:
+        """Other columns of the very grades of the label that share a word of its name: `food_rating` beside `rating`, told with it."""
+        words, grades = {*words_of(label)}, {*pc.unique(self.events.values(label)).to_pylist()}
+        alike = [name for name in self.left if name != label and words & {*words_of(name)}]
+        alike = [name for name in alike if 2 < self.events.distinct.get(name, 0) <= _GRADES]
+        return [name for name in alike if {*pc.unique(self.events.values(name)).to_pylist()} == grades]
 
     def _yes(self, name: str) -> list[Any] | None:
         """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""
@@ -217,6 +250,8 @@ class Guesser:
         if len(found) != 2:
             return None
         yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
+        yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
+        yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
         return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 
@@ -359,17 +394,25 @@ def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     if (area := _tells(values if is_counted else None, codes, y)) > bound:
         return f"alone tells the label (AUC {area:.2f}): it seems to come after it"
-    for label in (0, 1):
-        own = codes[y == label]
-        others = int((codes != own[0]).sum()) if len(own) else 0
+    filled = values.is_valid().to_numpy(zero_copy_only=False)
+    for label, told in product((0, 1), (codes, filled)):
+        own = told[y == label]
+        others = int((told != own[0]).sum()) if len(own) else 0
         # by chance as many of the others would stand here as here are rows
         if (own == own[:1]).all() and others * len(own) >= _BY_CHANCE * len(y):
             value = values[int(np.argmax(y == label))].as_py()
+            says = "empty" if value is None else "filled" if told is filled else repr(value)
             return (
-                f"{'empty' if value is None else repr(value)} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
+                f"{says} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
                 "others: it seems to come after it"
             )
     return None
+
+
+def _denies(text: str, other: str) -> bool:
+    """Whether a text is another one with a no before it: 'Not_Canceled' and 'Canceled'."""
+    text, other = (re.sub(r"[^a-z0-9]+", "_", own.strip().lower()) for own in (text, other))
+    return text in (f"no_{other}", f"not_{other}", f"non_{other}")
 
 
 def _are_whole(values: pa.Array) -> bool:

@@ -12,6 +12,8 @@ from .sample import FileSample
 
 __all__ = ["Ask", "Guess", "LogGuess", "NoLogError", "NotToldError"]
 
+_STATED = ("user", "item", "time", "label")  # options of `lmctr init` and `lmctr train FILE`
+_WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
 """Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
 
@@ -51,7 +53,8 @@ class LogGuess:
             column["column"] if isinstance(column := self.schema["columns"][role], dict) else column
             for role in ("user", "item")
         ]
-        pairs = self.events.table.select(keys).group_by(keys).aggregate([])
+        pairs = self.events.table.select(keys).rename_columns(["user", "item"])  # `.id` would be a path to a field
+        pairs = pairs.group_by(["user", "item"]).aggregate([])
         return 1 - pairs.num_rows / max(self.events.table.num_rows, 1)
 
     def options(self) -> dict[str, Any]:
@@ -63,6 +66,7 @@ class LogGuess:
     def lines(self) -> list[str]:
         """What was taken for what, and why."""
         files = {"": self.events, "items": self.items, "users": self.users}
+        width = max((len(guess.column) for guess in self.guesses if len(guess.column) <= _WIDE), default=0)
         lines = []
         for start, sample in files.items():
             if sample is None:
@@ -76,8 +80,11 @@ class LogGuess:
             lines.append(f"{sample.path}: {rows}{', ' if how else ''}{how}")
             for guess in self.guesses:
                 if guess.role.partition(" ")[0] == start or (not start and guess.role.partition(" ")[0] not in files):
-                    sure = "" if guess.sure else "  (not sure)"
-                    lines.append(f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<18} {guess.why}{sure}")
+                    other = f"; another one: --{guess.role} COLUMN" if guess.role in _STATED else ""
+                    sure = "" if guess.sure else f"  (not sure{other})"
+                    lines.append(
+                        f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<{width}}  {guess.why}{sure}"
+                    )
         return [*map(printable, lines)]
 
 

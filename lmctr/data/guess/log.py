@@ -20,7 +20,7 @@ from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
 from .found import Ask, LogGuess, NoLogError, NotToldError
-from .sample import ROLES, FileSample, is_called_label
+from .sample import ROLES, FileSample, is_called_label, words_of
 
 __all__ = ["guess_log"]
 
@@ -46,6 +46,7 @@ _ACTIONS = (
 )  # that count as clicks, the surest first
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
+_OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
@@ -139,7 +140,7 @@ class _LogGuesser(Guesser):
             )
         good = [name for name in order if kinds[name] is not None]
         if not good:
-            if called := [name for name in self.left if name in self.events.called("time")]:
+            if called := [name for name in self.left if name in self.events.called("time") or self._dates(name)]:
                 told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
                 raise NoLogError(told, "--time")
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
@@ -169,7 +170,7 @@ class _LogGuesser(Guesser):
         fractions = [n for n in self.left if n in very and pa.types.is_floating(self.events.table[n].type)]
         # 12.0, as where some were missing
         good += [n for n in fractions if self._is_called_code(n, self.events.values(n))]
-        named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
+        named = [name for name in self.events.named_ids(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
         other = self.events.named("user" if role == "item" else "item")
@@ -183,7 +184,7 @@ class _LogGuesser(Guesser):
                 best = max(found, key=lambda name: (name in keys, found[name]))
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
-        repeated = [name for name in met if name not in other]
+        repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])

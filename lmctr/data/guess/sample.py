@@ -23,25 +23,29 @@ __all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
-    "user": "userid user uid customerid customer visitorid visitor memberid member clientid client accountid account viewer reader "
-    "buyer shopper person deviceid sessionid session",
+    "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
+    "viewer reader buyer shopper person deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
-    "response hit churn churned outcome subscribed deposit revenue survived follow followed share shared forward forwarded comment commented "
-    "favorite favourite collect collected finish finished",
+    "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
+    "revenue survived follow followed share shared forward forwarded comment commented favorite favourite collect collected finish finished",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "grade": "rating ratings stars overall",
     "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
     "weight": "weight sampleweight",
-    "noun": "hit response deposit revenue share forward comment collect finish follow",  # labels, or something else
+    "noun": "hit response left deposit revenue share forward comment collect finish follow",  # labels, or something else
     "scenario": "scenario scene page surface tab placement screen section",
 }
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
+_OF_IDS = {
+    "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip",
+}  # fmt: skip
+_NUMBER = r"-?\d+(\.\d+)?"
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
 
 
@@ -97,10 +101,23 @@ class FileSample:
         """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
         return self._named[role]
 
+    def named_ids(self, role: str) -> list[str]:
+        """Those of `named` that name users or items themselves: `new_customer_id` does, `customer_age` does not."""
+        return [name for name in self.named(role) if name in self.called(role) or self._heads(name, role)]
+
+    @staticmethod
+    def _heads(name: str, role: str) -> bool:
+        """Whether a name ends in a word of a role, or in that and words such as id."""
+        words = words_of(name)
+        while len(words) > 1 and words[-1] in _OF_IDS:
+            words.pop()
+        return words[-1] in ROLES[role]
+
 
 def is_called_label(name: str) -> bool:
     """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
-    is_one = _plain(name) in ROLES["label"] and _plain(name) not in ROLES["noun"]
+    plain = re.sub(r"^(is|has|was)[ _]|[ _](flag|indicator)$", "", name.strip().lower())
+    is_one = _plain(plain) in ROLES["label"] and _plain(plain) not in ROLES["noun"]
     return is_one or words_of(name)[-1:] in [[word] for word in _LABELS]
 
 
@@ -134,10 +151,14 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         raise ValueError(
             f"{path}, row {place + 1:,}: the names of the columns again, as where files were put together; delete this line"
         )
-    counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
+    if kind in ("csv", "tsv") and len(second := _second_names(table)) > table.num_columns / 2:
+        raise ValueError(
+            f"{path}, row 1: {', '.join(map(repr, second[:3]))} ..., and numbers below, as where a second line of names or of units stands below "
+            "the first; delete one of the two lines"
+        )
     if (
         kind in ("csv", "tsv")
-        and not counted
+        and not _are_places(table.column_names)
         and (hint := no_header_hint(table.column_names, _values_as_names(table)))
     ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
@@ -151,12 +172,13 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         if pa.types.is_decimal(values.type):
             values = values.cast(pa.float64())
         if is_text(values.type):
-            words = {word for word in pc.unique(values).to_pylist()[:10_000] if word in _MISSING}
+            found = pc.unique(values.drop_null()).to_pylist()[:10_000]
+            words = {word for word in found if word in _MISSING or word.isspace()}
             values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)
             missing |= words
             comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
             decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
-            if comma or (words and _all_match(values, r"^-?\d+(\.\d+)?$")):
+            if comma or (words and _all_match(values, f"^{_NUMBER}$")):
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = values
     if kind in ("csv", "tsv"):
@@ -178,6 +200,23 @@ def _place_of_names(table: pa.Table) -> int | None:
     found = reduce(pc.and_, (pc.equal(own, name) for name, own in zip(table.column_names, table.columns)))
     place = pc.index(found, True).as_py()
     return None if place < 0 else place
+
+
+def _second_names(table: pa.Table) -> list[str]:
+    """Texts of the first row below which there are numbers only."""
+    texts = [column.slice(0, 1000).combine_chunks() for column in table.columns if is_text(column.type)]
+    first = [(own[0].as_py(), own[1:].filter(pc.not_equal(own[1:], ""))) for own in texts if len(own)]
+    return [
+        name for name, rest in first if name and not re.fullmatch(_NUMBER, name) and _all_match(rest, f"^{_NUMBER}$")
+    ]
+
+
+def _are_places(names: Sequence[str]) -> bool:
+    """Whether all numbers among names are the places of their columns, which a program wrote where there were no names."""
+    numbers = [(place, name) for place, name in enumerate(names) if name.isdigit()]
+    few = len(numbers) < max(3, len(names) / 4)
+    starts = (0,) if len(numbers) == len(names) else (0, 1)  # 1,2,3 are the values of a row too
+    return not few and any(all(str(place + start) == name for place, name in numbers) for start in starts)
 
 
 def _values_as_names(table: pa.Table) -> set[str]:

@@ -15,18 +15,20 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
-from .found import Ask, Guess, LogGuess, NoLogError
+from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
-from .sample import FileSample, is_called_label, sample_file
+from .sample import FileSample, is_called_label, sample_file, words_of
 
 __all__ = ["guess_files", "guess_table"]
 
+_ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _BINS = 32
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
+_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
 
@@ -63,11 +65,16 @@ def guess_files(
     except NoLogError as error:
         if kind == "log" or negatives is not None or files[1:] != [None, None] or "item" in given:
             raise
-        guess = guess_table(files[0], given)
-        if files[0].called("user") and files[0].called("item"):  # what would be a log
-            guess.guesses.insert(
-                0, Guess("table", "", str(error).removeprefix(f"{files[0].path}: ").partition(";")[0], sure=False)
-            )
+        is_like_a_log = files[0].called("user") and files[0].called("item")
+        why = str(error).removeprefix(f"{files[0].path}: ").partition(";")[0]
+        try:
+            guess = guess_table(files[0], given)
+        except NotToldError as other:
+            if not is_like_a_log:
+                raise
+            raise NotToldError(f"{other} No log either: {why}.", *other.options) from None
+        if is_like_a_log:
+            guess.guesses.insert(0, Guess("table", "", why, sure=False))
         return guess
 
 
@@ -95,16 +102,22 @@ class _TableGuesser(Guesser):
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
         schema["label"] = self._label()
         self._moment(schema)
-        group = self.given.get("user") or next(filter(self._are_users, self.events.named("user")), None)
+        group = self.given.get("user") or next(filter(self._are_users, self.events.named_ids("user")), None)
         if group is not None:
             schema["group"] = group
             self._say("group", group, "users, by its name: AUC inside them is reported too")
         clicks = self._clicks(schema["label"])
-        for name in [*self.left]:
-            why = told_after(self.events.table[name].combine_chunks(), clicks, _TOLD)
+        later: dict[str, np.ndarray] = {}  # where columns that come after the label are empty
+        for name in sorted(self.left, key=lambda name: self.events.table[name].null_count):
+            values = self.events.table[name].combine_chunks()
+            empty = values.is_null().to_numpy(zero_copy_only=False)
+            why = told_after(values, clicks, _TOLD)
+            if why is None and (other := next((other for other in later if empty[later[other]].all()), None)):
+                why = f"empty wherever {other} is, which seems to come after the label"
             if why is not None:
                 self.left.remove(name)
                 self._say("left out", name, why)
+                later |= {name: empty} if empty.mean() > _OFTEN else {}
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
         if not schema["fields"]:
             why = "; ".join(f"{guess.column}: {guess.why}" for guess in self.found.guesses if guess.role == "left out")
@@ -119,18 +132,20 @@ class _TableGuesser(Guesser):
             return False
         values = self.events.values(name)
         if is_text(values.type):
-            return self._time_of(name) is None
+            return not self._dates(name) and self._time_of(name) is None
         return pa.types.is_integer(values.type) or self._is_called_code(name, values)
 
     def _label(self) -> str | dict[str, Any]:
         """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
-        whose name may say label, else one of grades by its very name, else the only one."""
-        says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
+        whose name may say label, else one of grades by its very name or of numbers beside nothing but ids, else the only one."""
+        others = [name for name in self.left if name == self.given.get("label") or _ARMS.isdisjoint(words_of(name))]
+        says = {name: yes for name in others if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
         sure = [name for name in named if is_called_label(name)]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
+        grades = grades or self._beside_ids(numbers)
         if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)
@@ -146,6 +161,12 @@ class _TableGuesser(Guesser):
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
         return self._rule(label, says[label])
+
+    def _beside_ids(self, numbers: list[str]) -> list[str]:
+        """The only column of numbers beside two or more of ids, as where a file tells how often each user played each game."""
+        others = [name for name in self.left if not self._is_called_code(name, self.events.values(name))]
+        is_one = len(others) == 1 and len(self.left) > 2 and self.events.distinct.get(others[0], 0) > 1
+        return [name for name in others if is_one and name in numbers]
 
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""
@@ -214,6 +235,8 @@ class _TableGuesser(Guesser):
             fields = [self._category(name, values)]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
+            elif (dates := self._dates(name)) and self._time_of(name) is None:
+                doubt = f"; {dates}"
             doubt = self._amounts(values, name.lower()) or doubt
         if left_out is not None:
             self._say("left out", name, left_out)
@@ -223,8 +246,8 @@ class _TableGuesser(Guesser):
         return fields
 
     def _counts_rows(self, values: pa.Array) -> bool:
-        """Whether whole numbers go up by one from row to row."""
-        numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        """Whether whole numbers go up by one from row to row, or did so before the rows were mixed."""
+        numbers = np.sort(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
         return len(numbers) == self.events.table.num_rows > 1 and bool((np.diff(numbers) == 1).all())
 
     @staticmethod
