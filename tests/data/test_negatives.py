@@ -8,6 +8,7 @@ import pyarrow.csv as pacsv
 import pytest
 
 from lmctr.data import load_log, log_from_table, split_log, validate_log
+from lmctr.data.inspection import describe_log
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.runs.options import InitOptions
 from lmctr.runs.starting import init
@@ -182,6 +183,9 @@ def test_init_writes_a_log_of_clicks(tmp_path, monkeypatch):
     assert "every row a click; 2 items are drawn beside each" in text
     assert "goes with the item, and changes" in text
     log = load_log("clicks/schema.yaml")
+    figures = describe_log(log, None, validate_log(log), None)
+    assert figures["columns"]["feedback"] == {"clicked": EVENTS}
+    assert figures["counts"]["events_in_no_history"] == log.num_events - EVENTS > EVENTS
     assert log.catalogue.column_names == ["item_id", "category", "price"]
     assert log.users.column_names == ["user_id", "device"]
     assert log.context.column_names == ["position"]
