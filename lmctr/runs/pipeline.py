@@ -110,6 +110,9 @@ class ClickPredictionPipeline(Pipeline):
             raise ValueError(f"batch_size: got {batch_size!r:.80}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
+        row = plain_row(inputs) if getattr(inputs, "ndim", 0) == 1 else None
+        if isinstance(row, Mapping) and not all(isinstance(value, Mapping) for value in row.values()):
+            inputs = row  # of a frame; a column of requests stays as it is
         several_rows = is_table(inputs)
         if several_rows and isinstance(inputs, Mapping) and self._kind == "table":  # a row may have nothing but lists
             several_rows = any(field.kind != "list" for field in self.processor.fields)
@@ -148,7 +151,8 @@ class ClickPredictionPipeline(Pipeline):
 
     def _stream(self, inputs: Iterator[Any], settings: dict[str, Any]) -> Iterator[Any]:
         first = 0
-        while rows := list(itertools.islice(inputs, _ROWS_AT_A_TIME)):
+        while some := list(itertools.islice(inputs, _ROWS_AT_A_TIME)):
+            rows = [row if isinstance(row, Mapping) else plain_row(row) for row in some]
             yield from self.run_single(rows, {"first": first}, settings, {})
             first += len(rows)
 

@@ -46,6 +46,11 @@ def unformatted(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value
 
 
+def is_missing_mark(value: Any) -> bool:
+    """Whether a value is pandas' NA or NaT, which stand for a missing one."""
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
 def is_column(value: Any) -> bool:
     """Whether a value of a dict is a list or array: the cells of a column, or those of one cell."""
     is_plain = isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__len__")
@@ -74,10 +79,15 @@ def rows_of_table(table: Any) -> Iterable[Any]:
 
 
 def plain_row(row: Any) -> Any:
-    """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth. What is
-    no such row stays as it is."""
-    if not isinstance(row, Mapping) and is_table(row) and len(row) == 1:
-        (row,) = rows_of_table(row)
+    """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth; so
+    are rows of a frame's `iterrows` and `itertuples`. What is no such row stays as it is."""
+    if not isinstance(row, Mapping):
+        if is_table(row) and len(row) == 1:
+            (row,) = rows_of_table(row)
+        elif hasattr(row, "_asdict"):
+            row = row._asdict()
+        elif hasattr(row, "to_dict") and getattr(row, "ndim", 0) == 1:
+            row = row.to_dict()
     if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
         return row
 
