@@ -16,7 +16,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.base import evaluation_copy
-from lmctr.utils.rows import is_table, plain_row, rows_of_table
+from lmctr.utils.rows import is_table, plain_row, requests_of
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,8 @@ class ClickPredictionPipeline(Pipeline):
             inputs = inputs.with_format(None)
             if not hasattr(inputs, "__len__"):
                 inputs = iter(inputs)
-        if several_rows and self._kind != "table":  # a request has None for what another one says
-            rows = ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(inputs))
-            inputs = rows if isinstance(inputs, Iterator) else list(rows)
+        if several_rows and self._kind != "table":
+            inputs = requests_of(inputs) if isinstance(inputs, Iterator) else list(requests_of(inputs))
         if isinstance(inputs, torch.utils.data.Dataset) and hasattr(
             inputs, "__len__"
         ):  # transformers' KeyDataset, for one

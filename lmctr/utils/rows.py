@@ -78,6 +78,11 @@ def rows_of_table(table: Any) -> Iterable[Any]:
     return [dict(zip(table, row)) for row in zip(*table.values())]
 
 
+def requests_of(table: Any) -> Iterable[dict[str, Any]]:
+    """The rows of a table of requests, without what is None: as a data set has it, where another row has a value."""
+    return ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(table))
+
+
 def plain_row(row: Any) -> Any:
     """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth; so
     are rows of a frame's `iterrows` and `itertuples`. What is no such row stays as it is."""
