@@ -129,6 +129,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
     ):
         if not isinstance(args, CTRTrainingArguments):
             raise ValueError(f"args must be CTRTrainingArguments, got {type(args).__name__}")
+        if isinstance(model, (str, os.PathLike)):
+            raise ValueError(f"model: got {str(model)!r}; give the model itself, of AutoModelForCTR.from_pretrained")
+        if isinstance(model, CTRPreTrainedModel) and model.base_model is model:
+            raise ValueError(f"model: a {type(model).__name__} has no head to train; give the family's XForCTR")
         if data_collator is None:
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
@@ -138,6 +142,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 raise ValueError(
                     f"{name}: a stream ({type(dataset).__name__}) has no length, which exact epochs and metrics need; give a map-style data set, "
                     "such as datasets.load_dataset(...) without streaming"
+                )
+            if dataset is not None and not hasattr(dataset, "__getitem__"):
+                raise ValueError(
+                    f"{name}: a {type(dataset).__name__} has no items; give a data set, of a store TabularDataset(TabularView(store), rows)"
                 )
         if (kwargs.get("optimizers") or (None, None))[0] is not None:
             check_own_optimizer(args)
