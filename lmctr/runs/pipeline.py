@@ -110,6 +110,10 @@ class ClickPredictionPipeline(Pipeline):
             raise ValueError(f"batch_size: got {batch_size!r:.80}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
+        if isinstance(inputs, Mapping) and hasattr(inputs, "with_format"):
+            raise ValueError(
+                f"inputs: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, inputs))}"
+            )
         row = plain_row(inputs) if getattr(inputs, "ndim", 0) == 1 else None
         if isinstance(row, Mapping) and not all(isinstance(value, Mapping) for value in row.values()):
             inputs = row  # of a frame; a column of requests stays as it is

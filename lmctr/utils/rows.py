@@ -36,8 +36,9 @@ def check_list(value: Any, where: str, holds: str) -> None:
 def check_kind(value: Any, kind: type, where: str) -> None:
     """Raise `ValueError`, which starts with `where`, unless a value is of a class."""
     if not isinstance(value, kind):
+        shown = " ".join(repr(value).split())  # frames and processors have lines
         raise ValueError(
-            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {value!r:.80}"
+            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {shown:.80}"
         )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from sequence_rows import sequence_log
 from transformers import AutoModel, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
@@ -72,6 +72,8 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     ):
         assert pipe(nothing) == []
     assert pipe(frame.iloc[0]) == pipe(ROWS[0])
+    with pytest.raises(ValueError, match="inputs: a DatasetDict holds several parts; pass one of them: 'test'"):
+        pipe(DatasetDict(test=Dataset.from_dict(columns)))
     with pytest.raises(ValueError, match="batch_size: got '2', accepted: an integer from 1"):
         pipe(ROWS, batch_size="2")
     assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))
