@@ -15,7 +15,7 @@ from transformers import AutoProcessor, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
-from lmctr.models.common.base import evaluation_copy
+from lmctr.models.common.base import check_head, evaluation_copy
 from lmctr.utils.rows import is_table, plain_row, requests_of
 
 logger = logging.getLogger(__name__)
@@ -70,10 +70,7 @@ class ClickPredictionPipeline(Pipeline):
         if place is None:
             raise ValueError(f"model: expected a model, a folder or a Hub id, got {type(model).__name__} {model!r}")
         check_model_type(model.config.model_type, f"model {place}".rstrip())
-        if getattr(model, "base_model", None) is model:
-            raise ValueError(
-                f"model: a {type(model).__name__} has no head to score with; load it with AutoModelForCTR"
-            )
+        check_head(model)
         if not place and (processor is None or isinstance(processor, str)):
             place = processor
         if processor is None and place is None:

@@ -29,7 +29,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
+from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, check_head, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
@@ -131,8 +131,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             raise ValueError(f"args must be CTRTrainingArguments, got {type(args).__name__}")
         if isinstance(model, (str, os.PathLike)):
             raise ValueError(f"model: got {str(model)!r}; give the model itself, of AutoModelForCTR.from_pretrained")
-        if isinstance(model, CTRPreTrainedModel) and model.base_model is model:
-            raise ValueError(f"model: a {type(model).__name__} has no head to train; give the family's XForCTR")
+        check_head(model)
         if data_collator is None:
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"

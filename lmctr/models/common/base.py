@@ -321,6 +321,12 @@ class CTRPreTrainedModel(PreTrainedModel):
         return super().resize_token_embeddings(*args, **kwargs)
 
 
+def check_head(model: Any) -> None:
+    """Raises `ValueError` for the base model of a family, which has no head to score with."""
+    if isinstance(model, CTRPreTrainedModel) and model.base_model is model:
+        raise ValueError(f"model: a {type(model).__name__} has no head to score with; load it with AutoModelForCTR")
+
+
 class WithHeadMixin:
     """The parts of a family's `XForCTR`: the base model at `self.model`, then a head at `self.head`.
 
