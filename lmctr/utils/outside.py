@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .rows import is_missing_mark, is_table, rows_of_table
+from .rows import is_missing_mark, is_table, row_of_frame, rows_of_table
 
 _DEPTH = 16
 _LARGEST = 2**64
@@ -98,6 +98,8 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
         ]
     if is_table(value):  # of what Python holds: JSON has nothing of the kind
         return checked(list(rows_of_table(value)), where, depth)
+    if (row := row_of_frame(value)) is not value:
+        return checked(row, where, depth)
     if hasattr(value, "ndim") and hasattr(value, "tolist") and getattr(value.dtype, "kind", "O") not in "MmSV":
         return checked(value.tolist(), where, depth + 1)
     shown = " ".join(repr(value).split())

@@ -84,20 +84,28 @@ def requests_of(table: Any) -> Iterable[dict[str, Any]]:
     return ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(table))
 
 
+def row_of_frame(value: Any) -> Any:
+    """One of pandas' `itertuples`, or of `iterrows`, whose labels are names and no numbers as those of a column, as a dict; others as they are."""
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if hasattr(value, "to_dict") and getattr(value, "ndim", 0) == 1:
+        row = value.to_dict()
+        return row if all(isinstance(name, str) for name in row) else value
+    return value
+
+
 def plain_row(row: Any) -> Any:
     """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth; so
     are rows of a frame's `iterrows` and `itertuples`. What is no such row stays as it is."""
     if not isinstance(row, Mapping):
         if is_table(row) and len(row) == 1:
             (row,) = rows_of_table(row)
-        elif hasattr(row, "_asdict"):
-            row = row._asdict()
-        elif hasattr(row, "to_dict") and getattr(row, "ndim", 0) == 1:
-            row = row.to_dict()
+        row = row_of_frame(row)
     if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
         return row
 
     def plain(value: Any) -> Any:
+        value = row_of_frame(value)
         if isinstance(value, Mapping):
             return {key: plain(own) for key, own in value.items()}
         value = unformatted(value)

@@ -31,6 +31,7 @@ def test_plain_values_come_through_as_they_are():
     rows = [{"item": 1, "feedback": None}, {"item": 2, "feedback": "liked"}]
     assert checked({"history": frame}, "here") == {"history": rows}
     assert entries(frame, "here") == entries(pa.table(frame), "here") == entries(np.array(rows), "here") == rows
+    assert entries([row for _, row in frame.iterrows()], "here")[1] == rows[1]
     assert checked([frame["item"], torch.arange(2), pd.NA, pd.NaT], "here") == [[1, 2], [0, 1], None, None]
 
 

@@ -88,7 +88,9 @@ def impression_request(request: Any, where: str) -> dict[str, Any]:
     """
     _check_keys(request, where, ("id", "user", "ads"))
     if not isinstance(request.get("user"), dict):
-        raise ValueError(f"{where}: user must be an object with the columns of the user's fields")
+        raise ValueError(
+            f"{where}: user must be an object with the columns of the user's fields, got {request.get('user')!r:.80}"
+        )
     ads = request.get("ads")
     if not isinstance(ads, list) or not ads or not all(isinstance(ad, dict) for ad in ads):
         raise ValueError(f"{where}: ads must be a list of at least one object with the columns of the ads' fields")
