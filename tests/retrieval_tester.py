@@ -438,6 +438,7 @@ class RetrievalModelTesterMixin(CTRModelTesterMixin):
             ("user_numeric_values", lambda x: x[:2], r"user_numeric_values: 2 users for 4 impressions"),
             ("ad_mask", lambda x: x.float(), r"ad_mask: expected a bool"),
             ("labels", lambda x: x[:, :2], r"labels: shape \(4, 2\) does not fit"),
+            ("labels", lambda x: x * float("nan"), r"labels: nan at \[0, 0\] is no label; accepted: the rank index"),
         ],
     )
     def test_bad_inputs(self, key, change, message):

@@ -58,10 +58,11 @@ def stub_of(room):
             imports.add(f"from {value.__name__.rpartition('.')[0]} import {name} as {name}")
             continue
         own = getattr(value, "__qualname__", None)
+        kept = own if own == name else f"_{own}"  # RowCollator is called TextCollator in the room, and no name of it
         if own is not None:
-            imports.add(f"from {value.__module__} import {own} as {own}")
+            imports.add(f"from {value.__module__} import {own} as {kept}")
         if own != name:
-            others.append(f"{name}: {type(value).__name__}" if own is None else f"{name} = {own}")
+            others.append(f"{name}: {type(value).__name__}" if own is None else f"{name} = {kept}")
     return "\n".join([*sorted(imports), *([""] if others else []), *others, ""])
 
 

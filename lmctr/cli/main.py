@@ -11,8 +11,8 @@ import sys
 from types import ModuleType
 
 from lmctr import __version__
-from lmctr.cli.errors import is_debugging, is_for_users, is_unread, told
 from lmctr.cli.parser import Parser
+from lmctr.utils.errors import is_debugging, is_for_users, is_unread, told
 from lmctr.utils.stopping import stopped_by_term
 from lmctr.utils.suggest import did_you_mean
 

@@ -1,7 +1,7 @@
 from lmctr.data.batches.impressions import ImpressionView as ImpressionView
 from lmctr.data.batches.requests import RequestCollator as RequestCollator
-from lmctr.data.batches.rows import RowCollator as RowCollator
-from lmctr.data.batches.rows import RowDataset as RowDataset
+from lmctr.data.batches.rows import RowCollator as _RowCollator
+from lmctr.data.batches.rows import RowDataset as _RowDataset
 from lmctr.data.batches.sequence import SequenceDataset as SequenceDataset
 from lmctr.data.batches.sequence import SequenceView as SequenceView
 from lmctr.data.batches.sequence import sumi_rows as sumi_rows
@@ -41,10 +41,10 @@ from lmctr.data.tables.load import table_source as table_source
 from lmctr.data.tables.source import TableSource as TableSource
 from lmctr.data.tables.store import TabularStore as TabularStore
 
-ImpressionCollator = RowCollator
-ImpressionDataset = RowDataset
-SequenceCollator = RowCollator
-TabularCollator = RowCollator
-TabularDataset = RowDataset
-TextCollator = RowCollator
-TextDataset = RowDataset
+ImpressionCollator = _RowCollator
+ImpressionDataset = _RowDataset
+SequenceCollator = _RowCollator
+TabularCollator = _RowCollator
+TabularDataset = _RowDataset
+TextCollator = _RowCollator
+TextDataset = _RowDataset

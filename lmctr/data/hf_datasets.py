@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lmctr.data.logs.columns import as_arrow
 from lmctr.data.reading import check_columns
+from lmctr.utils.rows import is_column
 
 if TYPE_CHECKING:
     import datasets
@@ -56,29 +58,34 @@ def log_to(log: Any) -> datasets.DatasetDict:
 
 def log_columns(data: Any, items: Any, users: Any) -> tuple[list[Any], dict[str, Any]]:
     """Arguments of `InteractionLog.from_columns` for what `InteractionLog.from_dataset` takes; `info` is a dict."""
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and "user_id" not in data:  # no columns
         if EVENTS not in data:
             raise ValueError(
                 f"data: a DatasetDict of {', '.join(map(repr, data))}; accepted: one with 'events', or a Dataset of events"
             )
         data, items, users = data[EVENTS], data.get(ITEMS, items), data.get(USERS, users)
-    table, features = _table(data), data.features
+    table, features = arrow_table(data, "data"), getattr(data, "features", None) or {}
     check_columns(table.column_names, ["user_id", "item_id", "time", "label"], "data")
     given: dict[str, Any] = {name: table[name] for name in _OWN if name in table.column_names}
     for name in ("feedback", "scenario"):
         if name in table.column_names:
             given[name] = table[name]
-            if hasattr(features[name], "names"):  # codes of a ClassLabel
+            if hasattr(features.get(name), "names"):  # codes of a ClassLabel
                 given |= {name: table[name].to_numpy(), f"{name}_names": features[name].names}
     extra = {name.removeprefix(_LABEL): table[name] for name in table.column_names if name.startswith(_LABEL)}
     context = [name for name in table.column_names if name.startswith(_CONTEXT)]
     if context:
         given["context"] = table.select(context).rename_columns([name.removeprefix(_CONTEXT) for name in context])
-    given |= {name: _table(own) for name, own in (("catalogue", items), ("users", users)) if own is not None}
+    given |= {
+        name: arrow_table(own, word)
+        for name, word, own in (("catalogue", "items", items), ("users", "users", users))
+        if own is not None
+    }
+    info = None if isinstance(data, pa.Table) else getattr(data, "info", None)
     try:
-        given["info"] = json.loads(data.info.description)
-    except ValueError:  # no log of ours has written it
-        given["info"] = {"name": data.info.dataset_name or "dataset"}
+        given["info"] = json.loads(info.description)
+    except (ValueError, AttributeError):  # no log of ours has written it
+        given["info"] = {"name": getattr(info, "dataset_name", None) or "dataset"}
     return [table[name] for name in ("user_id", "item_id", "time", "label")], {**given, "extra_labels": extra}
 
 
@@ -110,7 +117,7 @@ def arrays_from(data: Any, known: Iterable[str], inner: Iterable[str]) -> dict[s
     Raises:
         ValueError: a column that is none of the known arrays, missing values.
     """
-    table, arrays = _table(data), {}
+    table, arrays = arrow_table(data, "data"), {}
     for name in table.column_names:
         if name not in known:
             raise ValueError(f"data: the column {name!r} is no array of the store; known: {', '.join(known)}")
@@ -130,10 +137,42 @@ def arrays_from(data: Any, known: Iterable[str], inner: Iterable[str]) -> dict[s
     return arrays
 
 
-def _table(data: Any) -> pa.Table:
+def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
+    """A table in memory, its `wanted` columns or all: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame, a dict of columns.
+
+    Raises:
+        ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        data = data.read_all()
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
-        return data
-    batches = list(data.with_format("arrow").iter(batch_size=1 << 16))
-    if not batches:
-        raise ValueError("data: the data set has no rows.")
-    return pa.concat_tables(batch.replace_schema_metadata() for batch in batches)
+        check_columns(data.column_names, wanted, name)
+        return data if wanted is None else data.select(wanted)
+    if isinstance(data, Mapping) and hasattr(data, "with_format"):
+        raise ValueError(f"{name}: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}.")
+    if hasattr(data, "with_format") and hasattr(data, "select_columns"):
+        if wanted is not None and data.column_names is not None:
+            check_columns(data.column_names, wanted, name)
+            data = data.select_columns(wanted)
+        batches = list(data.with_format("arrow").iter(batch_size=1 << 16))
+        if not batches:
+            raise ValueError(f"{name}: the table has no rows.")
+        return arrow_table(pa.concat_tables(batch.replace_schema_metadata() for batch in batches), name, wanted)
+    if isinstance(data, Mapping):
+        columns = dict(data)
+        if odd := next((column for column, values in columns.items() if not is_column(values)), None):
+            raise ValueError(f"{name}: the column {odd!r} is no list of values, got {columns[odd]!r:.80}.")
+        lengths = {column: len(values) for column, values in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{name}: the columns differ in length: {lengths}.")
+        check_columns(list(columns), wanted, name)
+    elif hasattr(data, "iloc") and hasattr(data, "columns"):
+        check_columns([str(column) for column in data.columns], wanted, name)
+        columns = {str(column): data.iloc[:, place] for place, column in enumerate(data.columns)}
+    else:
+        raise ValueError(
+            f"{name}: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns."
+        )
+    return pa.table({column: as_arrow(columns[column], column, name) for column in wanted or columns})

@@ -192,7 +192,7 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path):
         raise ValueError(
             f"name_or_path: got {type(name_or_path).__name__} {str(name_or_path)[:40]!r}, accepted: the name of a data set, or a path; data in "
-            "memory become a log by InteractionLog.from_columns, from_dataset, or a table by TabularStore.from_dataset"
+            "memory become a log by InteractionLog.from_columns, from_dataset, or a table by table_source"
         )
     name = os.fspath(name_or_path)
     for own in DATASETS if kind is None else (kind,):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmctr.utils.options import option
+from lmctr.utils.options import check_port, option
 
 EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 
@@ -83,7 +83,7 @@ class DemoOptions:
         "folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True, metavar="RUN"
     )
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
-    port: int = option("port", 7860)
+    port: int = option("port; 0 takes a free one, which is printed", 7860)
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
     users: int | None = option(
         "how many users (rows, impressions) of the run's test part to choose from (default 20; none in a Space, where all see them)",
@@ -92,7 +92,6 @@ class DemoOptions:
     space: str | None = option("folder to write as a Space, in place of showing the page", None, metavar="FOLDER")
 
     def __post_init__(self) -> None:
-        if not 0 < self.port < 65536:
-            raise ValueError(f"--port must lie between 1 and 65535, got {self.port}")
+        check_port(self)
         if self.users is not None and self.users < 0:
             raise ValueError(f"--users must be at least 0, got {self.users}")

@@ -15,8 +15,8 @@ from transformers import AutoProcessor, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
-from lmctr.models.common.base import evaluation_copy
-from lmctr.utils.rows import is_table, plain_row, rows_of_table
+from lmctr.models.common.base import check_head, evaluation_copy
+from lmctr.utils.rows import is_table, plain_row, requests_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +70,7 @@ class ClickPredictionPipeline(Pipeline):
         if place is None:
             raise ValueError(f"model: expected a model, a folder or a Hub id, got {type(model).__name__} {model!r}")
         check_model_type(model.config.model_type, f"model {place}".rstrip())
-        if getattr(model, "base_model", None) is model:
-            raise ValueError(
-                f"model: a {type(model).__name__} has no head to score with; load it with AutoModelForCTR"
-            )
+        check_head(model)
         if not place and (processor is None or isinstance(processor, str)):
             place = processor
         if processor is None and place is None:
@@ -110,6 +107,13 @@ class ClickPredictionPipeline(Pipeline):
             raise ValueError(f"batch_size: got {batch_size!r:.80}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
+        if isinstance(inputs, Mapping) and hasattr(inputs, "with_format"):
+            raise ValueError(
+                f"inputs: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, inputs))}"
+            )
+        row = plain_row(inputs) if getattr(inputs, "ndim", 0) == 1 else None
+        if isinstance(row, Mapping) and not all(isinstance(value, Mapping) for value in row.values()):
+            inputs = row  # of a frame; a column of requests stays as it is
         several_rows = is_table(inputs)
         if several_rows and isinstance(inputs, Mapping) and self._kind == "table":  # a row may have nothing but lists
             several_rows = any(field.kind != "list" for field in self.processor.fields)
@@ -123,9 +127,8 @@ class ClickPredictionPipeline(Pipeline):
             inputs = inputs.with_format(None)
             if not hasattr(inputs, "__len__"):
                 inputs = iter(inputs)
-        if several_rows and self._kind != "table":  # a request has None for what another one says
-            rows = ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(inputs))
-            inputs = rows if isinstance(inputs, Iterator) else list(rows)
+        if several_rows and self._kind != "table":
+            inputs = requests_of(inputs) if isinstance(inputs, Iterator) else list(requests_of(inputs))
         if isinstance(inputs, torch.utils.data.Dataset) and hasattr(
             inputs, "__len__"
         ):  # transformers' KeyDataset, for one
@@ -148,7 +151,8 @@ class ClickPredictionPipeline(Pipeline):
 
     def _stream(self, inputs: Iterator[Any], settings: dict[str, Any]) -> Iterator[Any]:
         first = 0
-        while rows := list(itertools.islice(inputs, _ROWS_AT_A_TIME)):
+        while some := list(itertools.islice(inputs, _ROWS_AT_A_TIME)):
+            rows = [row if isinstance(row, Mapping) else plain_row(row) for row in some]
             yield from self.run_single(rows, {"first": first}, settings, {})
             first += len(rows)
 

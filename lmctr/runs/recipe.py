@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,7 +25,8 @@ from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.runs.words import OTHER_WORDS
 from lmctr.training.arguments import REFUSED, CTRTrainingArguments
 from lmctr.utils import files
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.rows import unformatted
+from lmctr.utils.suggest import did_you_mean, unknown_key_message
 from lmctr.utils.values import Values, Wording, dataclass_values, read_values, show
 
 if TYPE_CHECKING:
@@ -173,10 +174,15 @@ def load_recipe(
     family = groups["model"].get("family", DEFAULT_FAMILY)
     known = [row.model_type for row in families()]
     if family not in known:
-        raise RecipeError(f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}")
+        raise RecipeError(
+            f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}.{did_you_mean(str(family), known)}"
+        )
     kind = input_class(family)
     data = _check_group("data", kind.data_keys, groups["data"], where)
-    model = _check_group("model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family))
+    without = "" if "family" in groups["model"] else f"without model.family it is {DEFAULT_FAMILY}"
+    model = _check_group(
+        "model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family), without
+    )
     for key, says in kind.check_recipe(data, model):
         raise RecipeError(f"{where(key)}: {says}")
     width, heads = model.get("hidden_size"), model.get("num_attention_heads")
@@ -370,8 +376,8 @@ def _kinds_with(key: str) -> list[str]:
 class _RecipeWording(Wording):
     """Keys are named with their group, and a value that came from elsewhere is told as such."""
 
-    def __init__(self, group: str, where: Callable[[str], str]) -> None:
-        self.group, self.said_by = group, where
+    def __init__(self, group: str, where: Callable[[str], str], note: str) -> None:
+        self.group, self.said_by, self.note = group, where, note
 
     def _named(self, path: Sequence[str | int], says: str) -> str:
         dotted = ".".join(map(str, (self.group, *path)))
@@ -384,13 +390,13 @@ class _RecipeWording(Wording):
             note = f"families of the kind {' or '.join(kinds)} have it, this one has not"
             return unknown_key_message(key, known, where, note)
         group, _, meant = OTHER_WORDS.get(key, "").partition(".")
-        return unknown_key_message(key, known, where, meant=meant if group == place and meant in known else None)
+        return unknown_key_message(key, known, where, self.note, meant if group == place and meant in known else None)
 
     def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:
         return self._named(path, f"must be a mapping of keys to values, got {show(value)}")
 
     def missing(self, path: Sequence[str | int], accepted: str) -> str:
-        return self._named(path, f"is missing; accepted: {accepted}")
+        return self._named(path, f"is missing; accepted: {accepted}{self.note and f'; {self.note}'}")
 
     def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
         return self._named(path, f"is {value if in_type else show(value)}, accepted: {accepted}")
@@ -405,14 +411,15 @@ def _check_group(
     given: dict[str, Any],
     where: Callable[[str], str],
     elsewhere: Mapping[str, str] | None = None,
+    note: str = "",
 ) -> dict[str, Any]:
-    """Every key of a group, with defaults filled in."""
+    """Every key of a group, with defaults filled in; `note` is said with unknown and missing ones."""
     for key in given:
         if elsewhere and key in elsewhere:
             name = f"{group}.{key}"
             raise RecipeError(f"{where(name)}: {name} is not set in a recipe; {elsewhere[key]}")
     try:
-        return read_values(keys, given, _RecipeWording(group, where)).model_dump()
+        return read_values(keys, given, _RecipeWording(group, where, note)).model_dump()
     except ValueError as error:
         raise RecipeError(str(error)) from error
 
@@ -424,4 +431,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else unformatted(value)  # numbers of numpy

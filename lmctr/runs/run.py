@@ -18,6 +18,7 @@ from lmctr.runs.folder import RECIPE, RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
+from lmctr.utils.outside import entries
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Run:
         """Logits as `lmctr predict` gives them: one for each row, target or candidate, in order.
 
         Args:
-            rows: a list of requests, or rows of a table, see [`~lmctr.runs.answers.predict_rows`]. For a run of a log also a table of users,
+            rows: a list or table of requests, or rows of a table, see [`~lmctr.runs.answers.predict_rows`]. For a run of a log also a table of users,
                 items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns): each row's history,
                 description and statistics are those of the log, read anew, before the row's time.
             log: where they come from, as in `lmctr predict --log`; default: the run's log.
@@ -95,7 +96,12 @@ class Run:
             FileNotFoundError: a table to be joined, of a folder without a recipe or whose log is not there.
             ValueError: a row that is not valid; names it.
         """
+        if log is not None and not isinstance(log, (str, Path)):
+            raise ValueError(f"log: expected the path of a schema, a folder or a file, got {type(log).__name__}")
         processor, log = self.processor, None if log is None else str(log)
+        if hasattr(rows, "__len__") and not isinstance(rows, (str, Mapping)) and not len(rows):
+            tasks = getattr(processor, "tasks", ("label",))
+            return np.zeros((0, len(tasks))[: 1 + (len(tasks) > 1)], dtype=np.float32)
         kind = processor.request_kind
         columns = processor.input_columns() if kind == "table" else None
         if not reads_log(self.folder, log, rows, kind, columns):
@@ -112,7 +118,13 @@ class Run:
         reads_requests = self.processor.request_kind != "table"
         # which fill in what requests lack
         if reads_requests and (self._retriever is not None or self._items is not None):
-            return self.predict([{"history": history, "candidates": candidates, "time": time}])
+            history, candidates = entries(history, "history"), entries(candidates, "candidates")
+            if not candidates:
+                return np.zeros(0, dtype=np.float32)
+            try:
+                return self.predict([{"history": history, "candidates": candidates, "time": time}])
+            except ValueError as error:  # there is one request
+                raise ValueError(str(error).removeprefix("rows[0]: ")) from error
         return score(self.model, self.processor, history, candidates, time).numpy()
 
 

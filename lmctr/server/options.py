@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import check_counts, option
+from lmctr.utils.options import check_counts, check_port, option
 
 
 @dataclass
@@ -51,8 +51,7 @@ class ServeOptions:
             "max_body",
         )
         check_counts(self, (*counts, "drain_seconds"))
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"--port must lie between 0 and 65535, got {self.port}")
+        check_port(self)
         if not self.batch_wait_ms >= 0:
             raise ValueError(f"--batch-wait-ms must be at least 0, got {self.batch_wait_ms}")
         for name in ("deadline_ms", "state_ttl"):

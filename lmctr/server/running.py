@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 
@@ -14,7 +13,7 @@ import torch
 import transformers
 
 from lmctr.runs.answers.engine import Engine
-from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.utils.measure import usable_device
 
 from .options import ServeOptions
@@ -44,7 +43,7 @@ def serve(options: ServeOptions) -> int:
     asked = threading.Event()  # for a new version, while the first one is loaded
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: asked.set())
-    with _bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
+    with bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
         metrics = ServerMetrics()
         engine = Engine(
             _load(options),
@@ -105,18 +104,6 @@ def _workers(options: ServeOptions) -> tuple[int, int]:
         return 1, options.threads or cores
     workers = options.workers or max(1, min(_MOST_WORKERS, cores // (options.threads or 1)))
     return workers, options.threads or max(1, cores // workers)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that has the address, and does not listen yet: who asks is refused until there is somebody to answer."""
-    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        address.bind((host, port))
-    except OSError as error:
-        address.close()
-        raise OSError(f"--host {host} --port {port}: cannot listen there: {error}") from error
-    return address
 
 
 def _load(options: ServeOptions) -> ServedModel:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lmctr.models.common.base import CTRPreTrainedModel, evaluation_copy, plain_model
+from lmctr.models.common.base import CTRPreTrainedModel, check_head, evaluation_copy, plain_model
 from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
 from lmctr.utils.rows import check_kind
@@ -168,6 +168,7 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
             f"model: {type(model).__name__} (model_type {model_type!r}) has no request scoring; families that have it: "
             f"{', '.join(sorted(scorers))}. Score its rows with the model itself"
         )
+    check_head(model)
     scorer, processor_class = scorers[model_type]
     if processor_class is not None:
         check_kind(processor, load_target(processor_class), "processor")

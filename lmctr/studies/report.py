@@ -27,6 +27,7 @@ from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
 from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
+from lmctr.utils.lock import owned
 from lmctr.utils.progress import step
 
 _MAIN = ("revenue_ratio", "auc")
@@ -84,11 +85,13 @@ def run_report(options: ReportOptions, say: Callable[[str], None] = print) -> in
         raise ValueError(f"--output {output}: the page is HTML; give a name that ends in .html")
     if options.resamples < 100:
         raise ValueError(f"--resamples must be at least 100, got {options.resamples}")
-    page = build_report(
-        options.run, options.split, options.resamples, plots=not options.no_plots, command=options.command
-    )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, page)
+    for path in options.run:  # or the place would be made in a folder that is no run
+        open_run(path)
+    with owned(output.parent, "`lmctr report`", ".report.lock"):  # a place that may not be written is told at once
+        page = build_report(
+            options.run, options.split, options.resamples, plots=not options.no_plots, command=options.command
+        )
+        write_text(output, page)
     say(f"wrote {output} ({len(page.encode()) / 1024:,.0f} KiB)")
     return 0
 

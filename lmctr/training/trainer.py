@@ -29,7 +29,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
+from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, check_head, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
@@ -129,6 +129,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
     ):
         if not isinstance(args, CTRTrainingArguments):
             raise ValueError(f"args must be CTRTrainingArguments, got {type(args).__name__}")
+        if isinstance(model, (str, os.PathLike)):
+            raise ValueError(f"model: got {str(model)!r}; give the model itself, of AutoModelForCTR.from_pretrained")
+        check_head(model)
         if data_collator is None:
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
@@ -138,6 +141,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 raise ValueError(
                     f"{name}: a stream ({type(dataset).__name__}) has no length, which exact epochs and metrics need; give a map-style data set, "
                     "such as datasets.load_dataset(...) without streaming"
+                )
+            if dataset is not None and not hasattr(dataset, "__getitem__"):
+                raise ValueError(
+                    f"{name}: a {type(dataset).__name__} has no items; give a data set, of a store TabularDataset(TabularView(store), rows)"
                 )
         if (kwargs.get("optimizers") or (None, None))[0] is not None:
             check_own_optimizer(args)

@@ -70,3 +70,9 @@ def check_counts(options: Any, names: Iterable[str]) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+
+def check_port(options: Any) -> None:
+    """Raise `ValueError` for an option `port` that no port has."""
+    if not 0 <= options.port < 65536:
+        raise ValueError(f"--port must lie between 0 and 65535, got {options.port}")

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .rows import is_missing_mark, is_table, row_of_frame, rows_of_table
+
 _DEPTH = 16
 _LARGEST = 2**64
 
@@ -27,7 +29,9 @@ def check_text(text: str, where: str) -> str:
 
 
 def entries(values: Any, where: str) -> list[Any]:
-    """[`checked`] entries of a list, such as a history. Raises `ValueError`, which starts with `where`: no list, or a refused entry."""
+    """[`checked`] entries of a list, such as a history, or rows of a table. Raises `ValueError`, which starts with `where`: no list, or a refused entry."""
+    if is_table(values) and not isinstance(values, Mapping):
+        values = rows_of_table(values)
     if (
         isinstance(values, (str, bytes, Mapping, Set))
         or getattr(values, "ndim", 1) == 0
@@ -50,8 +54,8 @@ def _is_plain(value: Any) -> bool:
 def checked(value: Any, where: str, depth: int = 0) -> Any:
     """A request, or a part of it, as it was given, with tuples as lists and mappings as dicts.
 
-    What is inside: texts, finite or missing numbers that 64 bits hold, true, false, null, dates, and lists, numeric arrays and objects of them,
-    not nested without end. What a value means is for its reader to check.
+    What is inside: texts, finite or missing numbers that 64 bits hold, true, false, null, dates, and lists, arrays, columns, tables and objects of
+    them, not nested without end. What a value means is for its reader to check.
 
     Raises:
         ValueError: starts with `where` and the place in the value, and says what was found and what is accepted.
@@ -71,6 +75,8 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
         if math.isinf(value):
             raise ValueError(f"{where}: got {value!r}, expected a finite number, or null where none is known")
         return value
+    if is_missing_mark(value):
+        return None
     if isinstance(value, date) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
         return value
     if depth >= _DEPTH:
@@ -90,7 +96,14 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
             inner if _is_plain(inner) else checked(inner, f"{where}[{place}]", depth + 1)
             for place, inner in enumerate(value)
         ]
+    if is_table(value):  # of what Python holds: JSON has nothing of the kind
+        return checked(list(rows_of_table(value)), where, depth)
+    if (row := row_of_frame(value)) is not value:
+        return checked(row, where, depth)
+    if hasattr(value, "ndim") and hasattr(value, "tolist") and getattr(value.dtype, "kind", "O") not in "MmSV":
+        return checked(value.tolist(), where, depth + 1)
+    shown = " ".join(repr(value).split())
     raise ValueError(
-        f"{where}: a value of the type {type(value).__name__} ({value!r:.80}) is not accepted; give texts, numbers, true, false, null, "
+        f"{where}: a value of the type {type(value).__name__} ({shown:.80}) is not accepted; give texts, numbers, true, false, null, "
         "or lists and objects of them"
     )

@@ -36,14 +36,20 @@ def check_list(value: Any, where: str, holds: str) -> None:
 def check_kind(value: Any, kind: type, where: str) -> None:
     """Raise `ValueError`, which starts with `where`, unless a value is of a class."""
     if not isinstance(value, kind):
+        shown = " ".join(repr(value).split())  # frames and processors have lines
         raise ValueError(
-            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {value!r:.80}"
+            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {shown:.80}"
         )
 
 
 def unformatted(value: Any) -> Any:
     """A tensor or array as plain values, as a `datasets.Dataset` has them without a format; other values as they are."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value
+
+
+def is_missing_mark(value: Any) -> bool:
+    """Whether a value is pandas' NA or NaT, which stand for a missing one."""
+    return type(value).__name__ in ("NAType", "NaTType")
 
 
 def is_column(value: Any) -> bool:
@@ -73,15 +79,33 @@ def rows_of_table(table: Any) -> Iterable[Any]:
     return [dict(zip(table, row)) for row in zip(*table.values())]
 
 
+def requests_of(table: Any) -> Iterable[dict[str, Any]]:
+    """The rows of a table of requests, without what is None: as a data set has it, where another row has a value."""
+    return ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(table))
+
+
+def row_of_frame(value: Any) -> Any:
+    """One of pandas' `itertuples`, or of `iterrows`, whose labels are names and no numbers as those of a column, as a dict; others as they are."""
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if hasattr(value, "to_dict") and getattr(value, "ndim", 0) == 1:
+        row = value.to_dict()
+        return row if all(isinstance(name, str) for name in row) else value
+    return value
+
+
 def plain_row(row: Any) -> Any:
-    """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth. What is
-    no such row stays as it is."""
-    if not isinstance(row, Mapping) and is_table(row) and len(row) == 1:
-        (row,) = rows_of_table(row)
+    """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth; so
+    are rows of a frame's `iterrows` and `itertuples`. What is no such row stays as it is."""
+    if not isinstance(row, Mapping):
+        if is_table(row) and len(row) == 1:
+            (row,) = rows_of_table(row)
+        row = row_of_frame(row)
     if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
         return row
 
     def plain(value: Any) -> Any:
+        value = row_of_frame(value)
         if isinstance(value, Mapping):
             return {key: plain(own) for key, own in value.items()}
         value = unformatted(value)

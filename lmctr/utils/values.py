@@ -251,5 +251,5 @@ def show(value: Any) -> str:
     """A value and its type in words, for messages."""
     if value is None:
         return "null"
-    text = repr(value)
+    text = repr(value) if "\n" not in repr(value) else " ".join(repr(value).split())  # of a frame
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({_NAMES.get(type(value), type(value).__name__)})"

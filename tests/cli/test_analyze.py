@@ -134,9 +134,9 @@ def test_no_plots_needs_no_matplotlib(tiny_run, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layer", "2"], "--layer 2: the model of"),
+        (["--layer", "2"], "tiny: --layer 2: the model has 2 layers, 0 to 1"),
         (["--head", "-3"], "has 2 heads, 0 to 1"),
-        (["--num-samples", "4", "--sample", "4"], "--sample 4: 4 samples are drawn, 0 to 3"),
+        (["--num-samples", "4", "--sample", "4"], ": --sample 4: 4 samples are drawn, 0 to 3"),
         (["--num-samples", "0"], "--num-samples must be at least 1, got 0"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--model.sink_kind", "none"], "--model.sink_kind has no effect on an analysis"),

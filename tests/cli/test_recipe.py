@@ -1,3 +1,7 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -89,7 +93,17 @@ def test_resolved_recipe_reads_back_as_itself(write, tmp_path):
             "name: synthetic\n  max_length: None",
             r"'None' \(text\), accepted: a whole number or null",
         ),
-        ("backbone: some/model", "family: dnm\n  backbone: x", "accepted: ctr_sink"),
+        ("backbone: some/model", "family: dnm\n  backbone: x", r"accepted: ctr_sink.*two_tower. Did you mean 'dnn'\?"),
+        (
+            "backbone: some/model",
+            "embedding_dim: 4",
+            "unknown key 'embedding_dim'.*; without model.family it is ctr_sink",
+        ),
+        (
+            "backbone: some/model",
+            "layout: fields",
+            "backbone is missing; accepted: .*; without model.family it is ctr_sink",
+        ),
         (
             "backbone: some/model",
             "sink_order: recent\n  backbone: x",
@@ -246,6 +260,17 @@ def test_whole_numbers_are_fine_where_numbers_are_wanted(write):
 def test_bad_overrides(write, override, message):
     with pytest.raises(RecipeError, match=message):
         load_recipe(write(MINIMAL), [override])
+
+
+def test_values_as_python_has_them():
+    groups = {"data": {"name": Path("x.yaml")}, "model": {"family": "dnn", "embedding_dim": np.int64(4)}}
+    recipe = load_recipe(groups, {"training.learning_rate": np.float32(0.5), "model.hidden_units": np.array([8, 4])})
+    assert recipe.data["name"] == "x.yaml"
+    assert (recipe.model["embedding_dim"], recipe.model["hidden_units"]) == (4, [8, 4])
+    assert recipe.training["learning_rate"] == 0.5
+    assert {type(recipe.model["embedding_dim"]), type(recipe.training["learning_rate"])} == {int, float}
+    with pytest.raises(RecipeError, match=r"data.name is a 0 1 1 2 \(DataFrame\), accepted: text"):
+        load_recipe({**groups, "data": {"name": pd.DataFrame({"a": [1, 2]})}})
 
 
 def test_overrides_are_taken_out_of_the_command_line():

@@ -571,6 +571,20 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
+def test_cost_asks_the_hub_once_and_names_its_model(saved, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def found(name):
+        asked.append(name)
+        return saved / "small"
+
+    monkeypatch.setattr("lmctr.studies.scaling.cost.local_folder", found)
+    words = ("scaling", "cost", "user/name", "--latency-ms", "1e-6", "--batch-sizes", "1", "--no-cache", *FAST)
+    assert main([*words]) == 2
+    assert "\nerror: user/name: " in capsys.readouterr().err
+    assert asked == ["user/name"]
+
+
 def test_the_help_of_cost_says_that_the_plain_forward_is_measured(capsys):
     with pytest.raises(SystemExit):
         main(["scaling", "cost", "--help"])

@@ -1,6 +1,7 @@
 """Bad fields and bad data: each error names the place, what came and what is accepted."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -69,6 +70,16 @@ def test_unknown_keys_of_the_processor():
         ({"x": [None, None, None]}, r"column 'x': no value in any of the 3 rows fitted on, so the field 'x'"),
         ({"c": [None, "", None]}, r"column 'c': no value in any of the 3 rows fitted on"),
         ({"c": [["a"], ["b"], []]}, r"column 'c': the values are list<.*declare it as a sequence"),
+        (
+            {"c": pd.period_range("2020", periods=3)},
+            r"column 'c': the values are extension<pandas.period.*write its values as",
+        ),
+        (
+            {"c": pd.cut([1, 2, 3], 2)},
+            r"column 'c': the values are extension<pandas.interval.*write its values as texts",
+        ),
+        ({"c": [{"a": 1}] * 3}, r"column 'c': the values are struct<a: int64>.*write its values as texts or numbers"),
+        ({"x": 5}, r"the column 'x' is no list of values, got 5; give \[row\] for a single row"),
         ({"x": [1.0, 2.0]}, "the columns differ in length"),
         ({"label": [], "c": [], "x": []}, "the table has no rows"),
     ],
@@ -94,8 +105,12 @@ def test_missing_and_doubled_columns():
         processor({"c": "a", "x": 1.0})
     with pytest.raises(ValueError, match="has no rows"):
         processor([])
-    with pytest.raises(ValueError, match="row 1: expected a dict of columns"):
+    with pytest.raises(ValueError, match="row 1: expected a dict of columns, got str 'a'"):
         processor(["a"])
+    with pytest.raises(
+        ValueError, match=r"expected rows \(dicts\) or pyarrow RecordBatches in a Series, got str; give"
+    ):
+        processor(pd.Series({"c": "a"}))
     with pytest.raises(ValueError, match=r"column 'x': 1 values do not fit float32 \(row 1: 1e\+300\)"):
         processor([{"c": "a", "x": 1e300}])
 

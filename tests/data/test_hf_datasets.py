@@ -4,6 +4,7 @@ import dataclasses
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from sequence_rows import sequence_log
@@ -73,8 +74,21 @@ def test_log_of_plain_events():
     log = InteractionLog.from_dataset(events)
     assert sorted(log.catalogue["item_id"].to_pylist()) == [3, 9]
     assert log.time.tolist() == [10, 20, 30]
+    items = {"item_id": [9, 3], "title": ["nine", "three"]}
+    titled = InteractionLog.from_dataset(events, items=datasets.Dataset.from_dict(items))
+    for kind in (pd.DataFrame, pa.table, dict):
+        same(log, InteractionLog.from_dataset(kind(events.to_dict())))
+        same(titled, InteractionLog.from_dataset(events, items=kind(items)))
+    same(log, InteractionLog.from_dataset(events.to_pandas().convert_dtypes()))
     with pytest.raises(ValueError, match="'label'"):
         InteractionLog.from_dataset(events.remove_columns("label"))
+    for wrong, told in (
+        ({**events.to_dict(), "label": 1}, "data: the column 'label' is no list of values, got 1"),
+        ([1], "data: got list; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns"),
+        (events.to_pandas().assign(label=[pd.NA, 1, 0]), r"column 'label': 1 of 3 values are missing \(row 1: None\)"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            InteractionLog.from_dataset(wrong)
     with pytest.raises(ValueError, match="accepted: one with 'events'"):
         InteractionLog.from_dataset({"train": events})
 

@@ -416,13 +416,14 @@ IN_MEMORY = {
         pa.table,
         dict,
         lambda rows: pa.table(rows).to_pandas(),
+        lambda rows: pa.table(rows).to_pandas().convert_dtypes().astype({"customer": "category"}),
         datasets.Dataset.from_dict,
         lambda rows: datasets.Dataset.from_dict(rows).to_iterable_dataset(),
         lambda rows: datasets.Dataset.from_dict(
             {name: [*reversed(values), values[0]] for name, values in rows.items()}
         ).select([3, 2, 1, 0]),
     ],
-    ids=["arrow", "dict", "pandas", "dataset", "stream", "selection"],
+    ids=["arrow", "dict", "pandas", "nullable", "dataset", "stream", "selection"],
 )
 def test_tables_in_memory(convert):
     check(log_from_table(convert(ROWS), IN_MEMORY))

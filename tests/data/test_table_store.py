@@ -17,6 +17,7 @@ from lmctr.data import (
     synthetic_table,
     table_source,
 )
+from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.tables.store import processor_arguments
 
 OPTIONS = {"num_rows": 3000, "num_categorical": 4, "num_numeric": 2, "vocab_size": 300, "num_pairs": 2}
@@ -147,6 +148,10 @@ def test_arrays_that_do_not_fit():
         TabularStore({"input_ids": ids, "labels": np.zeros(4)})
     with pytest.raises(ValueError, match="unknown arrays"):
         TabularStore({"input_ids": ids, "label": np.zeros(3)})
+    for store, told in ((TabularStore, "a TableSource, got dict; make one by lmctr.data.table_source"),
+                        (ImpressionStore, "an ImpressionSource, got dict; make one by lmctr.data.load_imp")):  # fmt: skip
+        with pytest.raises(ValueError, match=told):
+            store.build({"click": [0, 1]})
     with pytest.raises(ValueError, match="needs input_ids"):
         TabularStore({"labels": np.zeros(3)})
     with pytest.raises(ValueError, match="expected 2 axes"):

@@ -8,10 +8,12 @@ from sequence_rows import sequence_log
 
 import lmctr
 from lmctr.data import (
+    InteractionLog,
     RequestCollator,
     SequenceCollator,
     SequenceDataset,
     SequenceView,
+    TextView,
     split_log,
     table_source,
     validate_log,
@@ -46,6 +48,29 @@ REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
             "log: expected a value of the type InteractionLog, got SequenceProcessor",
         ),
         (lambda: SequenceView(LOG, None), "processor: expected a value of the type SequenceProcessor, got NoneType"),
+        (lambda: TextView(PROCESSOR, LOG), "log: expected a value of the type InteractionLog, got SequenceProcessor"),
+        (lambda: TextView(LOG, PROCESSOR), "processor: expected one of a text family, got SequenceProcessor"),
+        (lambda: lmctr.data.load([1]), "name_or_path: got list .*, or a table by table_source"),
+        (
+            lambda: lmctr.SequenceProcessor.fit([3]),
+            r"log: expected a value of the type InteractionLog, got list \[3\]",
+        ),
+        (
+            lambda: InteractionLog.from_columns([1], [2], [3], None),
+            "InteractionLog.from_columns: label is None; every log has it",
+        ),
+        (
+            lambda: InteractionLog.from_columns([1], [2], [3], [1], catalogue={"title": ["x"]}),
+            r"catalogue: no column 'item_id'; its columns are \['title'\]",
+        ),
+        (
+            lambda: table_source(iter([{"a": 1}])),
+            "data: a list_iterator can be read once, and a source is read several",
+        ),
+        (
+            lambda: scorer_for(MODEL.base_model, PROCESSOR),
+            "model: a HSTUModel has no head to score with; load it with",
+        ),
         (lambda: SequenceDataset(LOG), "view: expected a value of the type SequenceView, got InteractionLog"),
         (lambda: SequenceDataset(VIEW, 3), r"events: expected a list of positions of events, got 3; give \[...\]"),
         (lambda: SequenceCollator(LOG), "view: expected a value of the type Batches, got InteractionLog"),

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -234,6 +235,20 @@ def test_a_space(trained, tmp_path, capsys):
     kept = json.loads((tmp_path / "other" / "model" / "demo_examples.json").read_text())
     assert len(kept["requests"]) == 2
     assert kept["names"]
+
+
+def test_the_port(trained, monkeypatch, capsys):
+    """0 takes a free one, which is printed; one that is taken is told before a model is loaded."""
+    gradio = pytest.importorskip("gradio")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["demo", "no such folder", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen there" in capsys.readouterr().err
+    asked = []
+    monkeypatch.setattr(gradio.Blocks, "launch", lambda page, **how: (None, f"port {how['server_port']}", None))
+    monkeypatch.setattr(gradio.Blocks, "block_thread", lambda page: asked.append(page))
+    assert main(["demo", str(trained["events"]), "--port", "0", "--users", "0"]) == 0
+    assert re.search(r" at port [1-9]\d+ ", capsys.readouterr().out)
+    assert len(asked) == 1
 
 
 def test_data_that_are_gone_are_told(trained, tmp_path, capsys):

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 import warm
@@ -19,6 +20,7 @@ from lmctr.cli import predict as predict_verb
 from lmctr.cli import scaling as scaling_verb
 from lmctr.cli import train as train_verb
 from lmctr.cli.main import main
+from lmctr.studies.grids import run as grid_run
 from lmctr.utils.files import replacing
 from lmctr.utils.lock import owned
 
@@ -144,16 +146,22 @@ def test_what_goes_on_after_ctrl_c_or_sigterm_says_so(words, goes_on, ends, monk
     (OSError(122, "Disk quota exceeded", "run/metrics.json"), True),
 ])  # fmt: skip
 def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, named, tmp_path, monkeypatch, capsys):
-    def run(args):
+    def run(*args):
         with owned(tmp_path / "grid", "`lmctr grid run`"), owned(tmp_path / "run", "`lmctr train`"):
             raise error
 
     monkeypatch.setattr(train_verb, "run", run)
+    monkeypatch.setattr(grid_run, "train_recipe", run)
+    monkeypatch.setattr(grid_run, "_redirect", lambda log: None)
     assert main(["train", str(tmp_path / "x.yaml")]) == 2
     place = "" if named else f"{tmp_path / 'run'}: "
-    assert capsys.readouterr().err == (
+    said = (
         f"error: {place}{error}; is the disk full? Free some and give the same command again (train: with --resume)\n"
     )
+    assert capsys.readouterr().err == said
+    grid_point = SimpleNamespace(log="", folder=SimpleNamespace(path=tmp_path / "run"))
+    assert grid_run._train_here(None, grid_point, False, []) == 2
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(("words", "hint"), [

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from sequence_rows import sequence_log
 from transformers import AutoModel, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
@@ -43,7 +43,8 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     pipe = pipeline("click-prediction", model=folder, device="cpu", batch_size=2)
     expected = predict_rows(*tabular, ROWS)
     assert np.ptp(expected) > 1e-3
-    columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
+    np.testing.assert_array_equal(predict_rows(*tabular, iter(ROWS)), expected)
+    columns, frame = {key: [row[key] for row in ROWS] for key in ROWS[0]}, pd.DataFrame(ROWS).convert_dtypes()
     stream = Dataset.from_dict(columns).to_iterable_dataset()
     for rows in (
         ROWS,
@@ -55,10 +56,13 @@ def test_rows_of_tables(folder, tabular, tmp_path):
         Dataset.from_dict(columns),
         Dataset.from_dict(columns).with_format("torch"),
         stream,
+        frame,
+        frame.to_dict("records"),
+        list(frame.itertuples()),
+        [row for _, row in frame.iterrows()],
     ):
         np.testing.assert_allclose(logits_of(list(pipe(rows))), expected, atol=1e-6)
     np.testing.assert_allclose(logits_of(pipe(np.array(ROWS))), expected, atol=1e-6)
-    frame = pd.DataFrame(ROWS)
     for nothing in (
         [],
         frame[:0],
@@ -67,8 +71,9 @@ def test_rows_of_tables(folder, tabular, tmp_path):
         {"ad": [], "price": []},
     ):
         assert pipe(nothing) == []
-    with pytest.raises(ValueError, match="row 1: expected a dict of columns, got 'a1'"):
-        pipe(frame.iloc[0])
+    assert pipe(frame.iloc[0]) == pipe(ROWS[0])
+    with pytest.raises(ValueError, match="inputs: a DatasetDict holds several parts; pass one of them: 'test'"):
+        pipe(DatasetDict(test=Dataset.from_dict(columns)))
     with pytest.raises(ValueError, match="batch_size: got '2', accepted: an integer from 1"):
         pipe(ROWS, batch_size="2")
     assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))

@@ -4,8 +4,11 @@ import ast
 import inspect
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 from tiny_backbones import TINY_BERT
 from transformers import TrainerCallback
 
@@ -222,7 +225,15 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
         catalogue=log.catalogue,
     )
     target = {"text": texts[7], "item": items[7]}
-    found = run.predict([{"history": history, "candidates": [target, target], "time": later}])
+    requests = [{"history": history, "candidates": [target, target], "time": later}]
+    found = run.predict(requests)
+    for kind in (pd.DataFrame, pa.Table.from_pylist, Dataset.from_list):
+        np.testing.assert_array_equal(run.predict(kind(requests)), found)
+    for some in (pd.DataFrame(history), iter(history), np.array(history)):
+        np.testing.assert_array_equal(run.score(some, pd.DataFrame([target, target]), later), found)
+    assert run.score(history, [], later).shape == run.predict(pd.DataFrame(requests)[:0]).shape == (0,)
+    with pytest.raises(ValueError, match=r"^time must be a number of seconds, got None"):
+        run.score(history, [target], None)
     target["statistics"] = reader.raw(longer, [longer.num_events - 1])[0].tolist()
     assert found == pytest.approx(list(run.score(history, [target, target], later)), abs=1e-5)
     assert (

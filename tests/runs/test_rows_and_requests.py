@@ -93,6 +93,9 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
     again = SequenceProcessor.from_pretrained(tmp_path)
     assert again.items.equals(processor.items)
     assert again.others.equals(processor.others)
+    np.testing.assert_array_equal(run.predict(rows.head(9).to_dict("records")), run.predict(rows.head(9)))
+    with pytest.raises(ValueError, match=r"no list of values, got .*; give \[row\] for a single row"):
+        run.predict(rows.to_dict("records")[0])
     log = pd.read_csv(run.path.parent / "clicks.csv")
     for number, row in enumerate(rows.head(40).itertuples()):
         own = log[log.user == row.user]

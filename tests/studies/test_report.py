@@ -276,12 +276,24 @@ def test_wrong_words(runs, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_place_that_may_not_be_written_is_told_before_the_page_is_made(runs, tmp_path, monkeypatch, capsys):
+    def refused(path, *more):
+        raise PermissionError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr("lmctr.studies.report.build_report", None)  # not called
+    monkeypatch.setattr("lmctr.utils.lock.os.open", refused)
+    assert main(["report", str(runs / "fast-0"), "--output", str(tmp_path / "new" / "page.html")]) == 2
+    assert "may not be written (Read-only file system); name another place by --output" in capsys.readouterr().err
+
+
 def test_no_run(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     assert main(["report", str(tmp_path)]) == 2
     assert "is not finished" in capsys.readouterr().err
     assert main(["report", "user/name"]) == 2
     assert "a model of the Hub comes without" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
 
 
 def test_calibration_curve_against_a_loop():

@@ -521,6 +521,14 @@ def test_columns_of_a_data_set_are_read(tmp_path):
     trainer(rows).train()
     with pytest.raises(ValueError, match=r"eval_dataset: a stream \(IterableDataset\) has no length"):
         trainer(rows.to_iterable_dataset())
+    store = lmctr.data.TabularStore({"input_ids": columns["input_ids"].astype(np.int32), "labels": labels})
+    with pytest.raises(
+        ValueError, match="eval_dataset: a TabularStore has no items; give a data set, of a store Tabular"
+    ):
+        trainer(store)
+    for wrong, told in (("runs/x", "model: got 'runs/x'; give the model"), (model.model, "a DeepFMModel has no head")):
+        with pytest.raises(ValueError, match=told):
+            CTRTrainer(wrong, CTRTrainingArguments(str(tmp_path), use_cpu=True), default_data_collator, rows)
 
 
 def test_seconds_of_a_run_that_goes_on_are_all_of_its_seconds(tmp_path):

@@ -3,9 +3,12 @@
 from datetime import datetime
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+import torch
 
-from lmctr.utils.outside import checked
+from lmctr.utils.outside import checked, entries
 
 
 def test_plain_values_come_through_as_they_are():
@@ -24,6 +27,12 @@ def test_plain_values_come_through_as_they_are():
     assert checked(2**64 - 1, "here") == 2**64 - 1
     array = np.arange(3.0)
     assert checked([array], "here")[0] is array
+    frame = pd.DataFrame({"item": [1, 2], "feedback": [None, "liked"]})
+    rows = [{"item": 1, "feedback": None}, {"item": 2, "feedback": "liked"}]
+    assert checked({"history": frame}, "here") == {"history": rows}
+    assert entries(frame, "here") == entries(pa.table(frame), "here") == entries(np.array(rows), "here") == rows
+    assert entries([row for _, row in frame.iterrows()], "here")[1] == rows[1]
+    assert checked([frame["item"], torch.arange(2), pd.NA, pd.NaT], "here") == [[1, 2], [0, 1], None, None]
 
 
 def nested(depth):
@@ -44,7 +53,8 @@ def nested(depth):
         ({"a\udc00": 1}, "^here: the text .*surrogate"),
         ({"a": b"bytes"}, "^here: a: a value of the type bytes .*accepted"),
         ([{1}], r"^here\[0\]: a value of the type set"),
-        ([np.array(["a"], dtype=object)], "type ndarray"),
+        ([np.array([b"a"], dtype=object)], r"^here\[0\]\[0\]: a value of the type bytes"),
+        ([np.array(["2020-01-01"], dtype="datetime64[ns]")], "type ndarray"),
     ],
 )
 def test_what_is_refused(value, message):

@@ -12,6 +12,7 @@ import torch
 from lmctr.data.logs.log import InteractionLog
 from lmctr.utils.progress import Work
 from lmctr.utils.ragged import blocks
+from lmctr.utils.rows import check_kind
 
 from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -69,6 +70,9 @@ class TextView(LogBatches):
         retrieval: Retrieval | None = None,
         samples: np.ndarray | None = None,
     ):
+        check_kind(log, InteractionLog, "log")
+        if getattr(processor, "request_kind", None) != "text":
+            raise ValueError(f"processor: expected one of a text family, got {type(processor).__name__}")
         if processor.needs_similarity and retrieval is None:
             raise ValueError(
                 f"retrieval is missing: the processor's order {processor.sink_order!r} and signals {list(processor.signals)} "

@@ -108,10 +108,15 @@ def text_codes(
     kind = array.type
     if pa.types.is_null(kind):
         return np.full(len(array), -1, dtype=np.int32), pa.array([], pa.large_string())
-    if pa.types.is_nested(kind):
+    of_value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_nested(of_value) or isinstance(of_value, pa.BaseExtensionType):  # pandas' intervals and periods
+        way = (
+            "declare it as a sequence or multi_value field"
+            if is_list(kind)
+            else "write its values as texts or numbers"
+        )
         raise ValueError(
-            f"{place(rows.source, name)}: the values are {kind}, and the field {field.name!r} takes one value per row; "
-            "declare it as a sequence or multi_value field."
+            f"{place(rows.source, name)}: the values are {of_value}, and the field {field.name!r} takes one value per row; {way}."
         )
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)

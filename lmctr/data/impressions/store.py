@@ -109,6 +109,10 @@ class ImpressionStore(ArrayStore):
         Raises:
             ValueError: what reading, fitting and transforming raise; no impression with ads.
         """
+        if not isinstance(source, ImpressionSource):
+            raise ValueError(
+                f"source: expected an ImpressionSource, got {type(source).__name__}; make one by lmctr.data.load_impressions(...)"
+            )
         if processor is None:
             processor = ImpressionProcessor(source.user_fields, source.ad_fields)
         return cls._build(source, processor, directory, rebuild)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -58,12 +58,16 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
         return values.combine_chunks()
     if isinstance(values, pa.Array):
         return values
-    if not isinstance(values, (list, tuple)):
+    dtype = getattr(values, "dtype", None)
+    of_frame = hasattr(values, "iloc") and not (
+        isinstance(dtype, np.dtype) and dtype.kind != "O"
+    )  # may hold pandas' NA
+    if not isinstance(values, (list, tuple)) and not of_frame:
         values = np.asarray(values)
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise ValueError(f"{place(source, column)}: expected one value per row, got an array of shape {values.shape}.")
     try:
-        return pa.array(values)
+        return decoded(pa.array(values, from_pandas=True)) if of_frame else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
     except OverflowError:

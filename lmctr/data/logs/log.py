@@ -311,7 +311,7 @@ class InteractionLog:
         time: Any,
         label: Any,
         *,
-        catalogue: pa.Table | None = None,
+        catalogue: Any = None,
         feedback: Any = None,
         feedback_names: Sequence[str] | None = None,
         extra_labels: Mapping[str, Any] | None = None,
@@ -321,8 +321,8 @@ class InteractionLog:
         feedback_values: Any = None,
         part: Any = None,
         hidden: Any = None,
-        users: pa.Table | None = None,
-        context: pa.Table | None = None,
+        users: Any = None,
+        context: Any = None,
         info: DatasetInfo | None = None,
         source: str | None = None,
         names: Mapping[str, str] | None = None,
@@ -335,7 +335,7 @@ class InteractionLog:
             time: unix seconds (fractions are rounded down) or timestamps. Rows need not be sorted: events are sorted by user,
                 time and input order.
             label: 0, 1, or -1 for an event that is history but no sample.
-            catalogue: table with a column `item_id` (unique); made from the items seen when None.
+            catalogue: table (of pyarrow, pandas or `datasets`, or a dict of columns) with a column `item_id` (unique); made from the items seen when None.
             feedback: codes or names; None derives them from the label (unknown, negative, positive).
             feedback_names: names of the codes, code 0 being the unknown feedback. Required for names in an order of your own.
             extra_labels: further columns of 0, 1 or -1.
@@ -358,6 +358,13 @@ class InteractionLog:
         given = {"user": user, "item": item, "time": time, "label": label, "feedback": feedback, "weight": weight}
         given |= {"scenario": scenario, "feedback_values": feedback_values, "part": part, "hidden": hidden} | dict(
             extra_labels or {}
+        )
+        for name in ("user", "item", "time", "label"):
+            if given[name] is None:
+                raise ValueError(f"{where}: {name} is None; every log has it.")
+        tables = {"catalogue": catalogue, "users": users, "context": context}
+        catalogue, users, context = (
+            None if table is None else hf_datasets.arrow_table(table, name) for name, table in tables.items()
         )
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}

@@ -46,7 +46,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.reading import ID, check_columns, read_table
+from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.reading import ID, read_table
 from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
 from lmctr.utils.measure import release_memory
@@ -140,15 +141,15 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
 
 
 def log_from_table(
-    data: Any, schema: Mapping[str, Any], *, catalogue: pa.Table | None = None, users: pa.Table | None = None
+    data: Any, schema: Mapping[str, Any], *, catalogue: Any = None, users: Any = None
 ) -> InteractionLog:
     """Builds a log from a table in memory.
 
     Args:
         data: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame or a dict of columns.
         schema: the keys of a schema file as a dict, without `events`.
-        catalogue: table with a column `item_id`; in place of the schema's `catalogue`.
-        users: table with a column `user_id`; in place of the schema's `users`.
+        catalogue: likewise, with a column `item_id`; in place of the schema's `catalogue`.
+        users: likewise, with a column `user_id`; in place of the schema's `users`.
 
     Raises:
         ValueError: the schema or the data are wrong; names the column and the row.
@@ -166,41 +167,12 @@ def log_from_table(
             raise ValueError(
                 f"schema: `{name}` names a file; pass the table as {name}=..., or name columns of the event table."
             )
-    table = _to_arrow(data, spec.event_columns())
+    table = arrow_table(data, "data", spec.event_columns())
     if not table.num_rows:
         raise ValueError("data: the table has no rows.")
-    return _build(table, spec, "data", {"catalogue": catalogue, "users": users})
-
-
-def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
-    if isinstance(data, pa.RecordBatchReader):
-        data = data.read_all()
-    if isinstance(data, pa.Table):
-        check_columns(data.column_names, wanted, "data")
-        return data.select(wanted)
-    if isinstance(data, Mapping) and hasattr(data, "with_format"):
-        raise ValueError(f"data: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}.")
-    if hasattr(data, "with_format") and hasattr(data, "select_columns"):  # datasets.Dataset or IterableDataset
-        if data.column_names is not None:
-            check_columns(data.column_names, wanted, "data")
-            data = data.select_columns(wanted)
-        batches = list(data.with_format("arrow").iter(batch_size=1 << 16))
-        if not batches:
-            raise ValueError("data: the table has no rows.")
-        return _to_arrow(pa.concat_tables(batches), wanted)
-    if isinstance(data, Mapping):
-        lengths = {name: len(values) for name, values in data.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"data: the columns differ in length: {lengths}.")
-        check_columns(list(data), wanted, "data")
-        return pa.table({name: columns.as_arrow(data[name], name, "data") for name in wanted})
-    if hasattr(data, "__dataframe__") or hasattr(data, "to_dict"):
-        names = [str(name) for name in data.columns]
-        check_columns(names, wanted, "data")
-        return pa.table({name: columns.as_arrow(data[name].to_numpy(), name, "data") for name in wanted})
-    raise ValueError(
-        f"data: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns."
-    )
+    given = {"catalogue": catalogue, "users": users}
+    tables = {name: own if own is None else arrow_table(own, name) for name, own in given.items()}
+    return _build(table, spec, "data", tables)
 
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:

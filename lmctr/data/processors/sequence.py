@@ -29,7 +29,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.arrow import is_list
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_list, plain_id, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown, unknown_key_message
 
 from .given_statistics import GivenStatistics
@@ -193,6 +193,7 @@ class SequenceProcessor(FittedExtractor):
         Raises:
             ValueError: an unknown task or column, `min_count` below 1, no training sample.
         """
+        check_kind(log, InteractionLog, "log")
         events = log.sample_events() if train_events is None else log.positions(train_events)
         if not len(events):
             raise ValueError("train_events: there are none; the vocabulary comes from the training part.")

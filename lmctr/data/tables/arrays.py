@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.features.canonical import neutral_text
+from lmctr.utils.rows import is_missing_mark
 
 _ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -40,7 +41,9 @@ def array_of(values: Any, name: str, kind: str | None, first: int = 1) -> pa.Arr
             return array
     except UnicodeEncodeError:
         raise _no_text(values, name, first) from None
-    except (*_ERRORS, TypeError) as error:  # TypeError: arrays inside lists
+    except (*_ERRORS, TypeError, ValueError) as error:  # TypeError: arrays inside lists
+        if any(map(is_missing_mark, values)):  # rows of a frame with missing values, one by one
+            return array_of([None if is_missing_mark(value) else value for value in values], name, kind, first)
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
     try:

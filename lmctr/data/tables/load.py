@@ -28,7 +28,7 @@ Then `TabularStore.build(source, processor, directory)` fits and transforms it i
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,6 +141,10 @@ def table_source(
             if not path.exists():
                 raise FileNotFoundError(f"{path}: no such file.")
             return file_piece(path, part, rule, **reading)
+        if isinstance(part_data, Iterator):
+            raise ValueError(
+                f"data: a {type(part_data).__name__} can be read once, and a source is read several times; give a list, a table or a data set."
+            )
         return table_piece(part_data, part, rule)
 
     if fractions is None:

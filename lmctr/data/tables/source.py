@@ -18,6 +18,7 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.progress import over
+from lmctr.utils.rows import is_column, plain_row
 from lmctr.utils.suggest import first_listed, first_quoted
 
 from .arrays import array_of
@@ -303,10 +304,16 @@ def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table |
         else:
             yield _from_dicts(data, columns)
     elif isinstance(data, Iterable):
-        for table in data:
-            if not isinstance(table, (pa.RecordBatch, pa.Table)):
-                raise ValueError(f"data: expected pyarrow RecordBatches in the stream, got {type(table).__name__}.")
-            yield _select(table, columns)
+        for table in (stream := iter(data)):
+            if isinstance(table, Mapping):
+                yield _from_dicts([table, *stream], columns)
+            elif isinstance(table, (pa.RecordBatch, pa.Table)):
+                yield _select(table, columns)
+            else:
+                raise ValueError(
+                    f"data: expected rows (dicts) or pyarrow RecordBatches in a {type(data).__name__}, got {type(table).__name__}; "
+                    "give [row] for a single row."
+                )
     else:
         raise ValueError(
             f"data of type {type(data).__name__} is not accepted; pass a path, a pyarrow Table, a datasets Dataset, a dict of "
@@ -334,6 +341,11 @@ def _select(table: pa.Table | pa.RecordBatch, columns: Mapping[str, str] | None)
 
 def _from_columns(data: Mapping[str, Any], columns: Mapping[str, str] | None) -> pa.Table:
     _check_names(list(data), columns or ())
+    for name in columns or data:
+        if not is_column(data[name]):
+            raise ValueError(
+                f"data: the column {name!r} is no list of values, got {data[name]!r:.80}; give [row] for a single row."
+            )
     arrays = {name: array_of(data[name], name, (columns or {}).get(name)) for name in columns or data}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -351,9 +363,10 @@ def _from_frame(data: Any, columns: Mapping[str, str] | None) -> pa.Table:
 
 
 def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None) -> pa.Table:
+    data = [row if isinstance(row, Mapping) else plain_row(row) for row in data]
     for number, row in enumerate(data, 1):
         if not isinstance(row, Mapping):
-            raise ValueError(f"row {number}: expected a dict of columns, got {row!r}.")
+            raise ValueError(f"row {number}: expected a dict of columns, got {type(row).__name__} {row!r:.80}.")
     names = list(columns) if columns is not None else list(dict.fromkeys(key for row in data for key in row))
     for number, row in enumerate(data, 1):
         missing = [name for name in names if name not in row]

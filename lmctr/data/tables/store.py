@@ -102,6 +102,10 @@ class TabularStore(ArrayStore):
         Raises:
             ValueError: what reading, fitting and transforming raise; a source without rows for training.
         """
+        if not isinstance(source, TableSource):
+            raise ValueError(
+                f"source: expected a TableSource, got {type(source).__name__}; make one by lmctr.data.table_source(data, label=...)"
+            )
         if processor is None:
             processor = TabularFeatureProcessor(**processor_arguments(source))
         return cls._build(source, processor, directory, rebuild, progress=progress)

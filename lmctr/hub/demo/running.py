@@ -14,7 +14,7 @@ from lmctr import __version__
 from lmctr.hub.options import DemoOptions
 from lmctr.hub.remote import changed_config
 from lmctr.models.families import family_of
-from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.runs.download import open_model
 from lmctr.runs.folder import MANIFEST, RunFolder
 from lmctr.runs.loading import load_folder
@@ -55,9 +55,11 @@ def demo(options: DemoOptions) -> int:
         print(f"push it with: hf upload USER/NAME {options.space} . --repo-type space")
         return 0
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    page, theme = open_page(options.run, options.device, 20 if options.users is None else options.users)
+    with bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
+        port = address.getsockname()[1]
+        page, theme = open_page(options.run, options.device, 20 if options.users is None else options.users)
     _, address, _ = page.launch(
-        server_name=options.host, server_port=options.port, theme=theme, prevent_thread_lock=True, quiet=True
+        server_name=options.host, server_port=port, theme=theme, prevent_thread_lock=True, quiet=True
     )
     print(f"showing {options.run} at {address} (Ctrl-C ends it)", flush=True)
     page.block_thread()

@@ -216,12 +216,17 @@ def _check_labels(labels: torch.Tensor, soft_labels: bool) -> None:
         return
     right = ((labels >= 0) & (labels <= 1)) if soft_labels else ((labels == 0) | (labels == 1))
     wrong = ~(right | (labels == IGNORED_LABEL))
-    accepted = f"accepted: {'0 to 1' if soft_labels else '0 or 1'}, and {IGNORED_LABEL} for what is left out"
+    hint = "" if soft_labels else "; probabilities need soft_labels=True in the configuration"
+    refuse_labels(labels, wrong, "0 to 1" if soft_labels else "0 or 1", hint)
+
+
+def refuse_labels(labels: torch.Tensor, wrong: torch.Tensor, accepted: str, hint: str = "") -> None:
+    """Raises `ValueError` for the first label where the mask is true; on accelerators by an assertion on the device."""
+    accepted = f"accepted: {accepted}, and {IGNORED_LABEL} for what is left out"
     if not labels.is_cpu:
         torch._assert_async(~wrong.any(), f"labels: a value is no label; {accepted}")
     elif wrong.any():
         place = wrong.nonzero()[0].tolist()
-        hint = "" if soft_labels else "; probabilities need soft_labels=True in the configuration"
         raise ValueError(f"labels: {labels[tuple(place)].item():g} at {place} is no label; {accepted}{hint}")
 
 
@@ -314,6 +319,12 @@ class CTRPreTrainedModel(PreTrainedModel):
                 "lmctr train RECIPE --from RUN)"
             )
         return super().resize_token_embeddings(*args, **kwargs)
+
+
+def check_head(model: Any) -> None:
+    """Raises `ValueError` for the base model of a family, which has no head to score with."""
+    if isinstance(model, CTRPreTrainedModel) and model.base_model is model:
+        raise ValueError(f"model: a {type(model).__name__} has no head to score with; load it with AutoModelForCTR")
 
 
 class WithHeadMixin:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, check_weights, without_values
+from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, check_weights, refuse_labels, without_values
 from .configuration import RetrievalConfig
 from .embeddings import DerivedBuffers, MeanPooling, check_finite, check_given, check_ids, check_shape
 from .outputs import CTROutput, or_tuple
@@ -222,6 +222,8 @@ class ImpressionLoss(nn.Module):
             )
         check_weights(sample_weight)
         mask, labels = _counted(labels, ad_mask), labels.to(torch.float32)
+        if not torch.compiler.is_compiling():
+            refuse_labels(labels, labels.isnan() & mask, "the rank index of every ad")
         options = {"weight": sample_weight, "divisor": num_items_in_batch}
         if self.kind == "arf":
             return self.arf(logits, labels, mask, **options)

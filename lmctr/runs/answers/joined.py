@@ -45,6 +45,9 @@ _WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
 
+_OF_REQUESTS = {"history", "candidates", "target"}  # columns that no table has
+
+
 def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, columns: Mapping[str, str] | None) -> bool:
     """Whether the rows of an input (a path, or what Python holds) are to be joined with a log: where one is named; a table for a run of texts
     or events; a table that lacks `columns` that the run's processor reads (those that tell of histories), for a run of a log."""
@@ -65,16 +68,14 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
 
 
 def _is_table(source: Any) -> bool:
-    """Whether an input has columns; requests stand in lists, iterators and JSON lines whose objects have a history."""
+    """Whether an input has columns, and none of those of requests."""
     if isinstance(source, (str, Path)):
         if str(source) == "-" or not is_data_file(str(source)):
             return False
-        return format_of(Path(source)) != "jsonl" or not {"history", "candidates", "target"} & {
-            *_keys_of(Path(source))
-        }
-    if isinstance(source, Mapping):
-        return "history" not in source  # else it is one request
-    return hasattr(source, "column_names") or hasattr(source, "dtypes")
+        return format_of(Path(source)) != "jsonl" or not _OF_REQUESTS & {*_keys_of(Path(source))}
+    first = source[0] if isinstance(source, (list, tuple)) and source else None
+    is_table = isinstance(source, Mapping) or hasattr(source, "column_names") or hasattr(source, "dtypes")
+    return (is_table or isinstance(first, Mapping)) and not _OF_REQUESTS & {*_columns_of(source)}
 
 
 def _keys_of(path: Path) -> list[str]:
@@ -91,6 +92,8 @@ def _keys_of(path: Path) -> list[str]:
 def _columns_of(source: Any) -> list[str]:
     """Names of an input's columns; what Python holds tells them without its rows."""
     names = getattr(source, "column_names", None)
+    if names is None and isinstance(source, (list, tuple)) and isinstance(source[0], Mapping):
+        names = source[0]
     if names is None and (isinstance(source, Mapping) or hasattr(source, "dtypes")):
         names = source.keys()
     return next(rows_of(source, None)).table.schema.names if names is None else list(names)

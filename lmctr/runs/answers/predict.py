@@ -23,6 +23,7 @@ from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics
 from lmctr.utils.measure import usable_device, usable_dtype
 from lmctr.utils.progress import over
+from lmctr.utils.rows import is_table, plain_row, requests_of
 
 from .base import Answers, unknown_words
 from .files import check_input, check_output, whole_output
@@ -141,7 +142,7 @@ def predict_rows(
     Args:
         model: a model with its CTR head; scores on its own device, in evaluation mode.
         processor: the processor saved with it.
-        rows: a list of requests, dicts as the lines of `lmctr predict` are; for tabular models anything that its processor takes: a list
+        rows: a list or table of requests, dicts as the lines of `lmctr predict` are; for tabular models anything that its processor takes: a list
             of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset.
         retriever: of a run whose histories are chosen by similarity, see `load_retriever`.
         items: the items' statistics of a run whose model reads statistics, see `load_item_statistics`.
@@ -158,10 +159,12 @@ def predict_rows(
             for warning in check_unknown(processor, processor.oov_counts, processor.unknown_examples, "rows"):
                 logger.warning(warning)
             return table_logits(model, inputs)
+        if is_table(rows) and not isinstance(rows, Mapping):
+            rows = requests_of(rows)
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):
             raise ValueError(f"rows: expected a list of requests, got {type(rows).__name__}; give [request] for one")
         answers = answers_for(model, processor, retriever, items=items)
-        found = [logits for _, logits in answers.scored((f"rows[{n}]", row) for n, row in enumerate(rows))]
+        found = [logits for _, logits in answers.scored((f"rows[{n}]", plain_row(row)) for n, row in enumerate(rows))]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
 

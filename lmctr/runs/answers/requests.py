@@ -88,7 +88,9 @@ def impression_request(request: Any, where: str) -> dict[str, Any]:
     """
     _check_keys(request, where, ("id", "user", "ads"))
     if not isinstance(request.get("user"), dict):
-        raise ValueError(f"{where}: user must be an object with the columns of the user's fields")
+        raise ValueError(
+            f"{where}: user must be an object with the columns of the user's fields, got {request.get('user')!r:.80}"
+        )
     ads = request.get("ads")
     if not isinstance(ads, list) or not ads or not all(isinstance(ad, dict) for ad in ads):
         raise ValueError(f"{where}: ads must be a list of at least one object with the columns of the ads' fields")
@@ -111,7 +113,9 @@ def _history_request(
         if key not in request:
             raise ValueError(f"{where}: the request has no {key!r}")
     if not isinstance(request["history"], list):
-        raise ValueError(f"{where}: history must be a list of behaviours, oldest first; [] for a new user")
+        raise ValueError(
+            f"{where}: history must be a list of behaviours, oldest first, got {request['history']!r:.80}; [] for a new user"
+        )
     if not all(isinstance(entry, dict) for entry in request["history"]):
         raise ValueError(f'{where}: each behaviour of the history is an object with "{named}" and "time"')
     if (
@@ -125,7 +129,7 @@ def _history_request(
     single = "target" in request
     targets = [request["target"]] if single else request["candidates"]
     if not isinstance(targets, list) or not targets:
-        raise ValueError(f"{where}: candidates must be a list of at least one item")
+        raise ValueError(f"{where}: candidates must be a list of at least one item, got {targets!r:.80}")
     places = [where] if single else [f"{where}: candidates[{place}]" for place in range(len(targets))]
     return {**request, "candidates": list(map(read_target, targets, places)), "single": single}
 

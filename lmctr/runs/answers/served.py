@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +27,7 @@ from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
 from .tables import table_logits
 
-__all__ = ["Scored", "ServedModel"]
+__all__ = ["Scored", "ServedModel", "bound"]
 
 T, R = TypeVar("T"), TypeVar("R")
 _LETTERS = 4  # of a token, about
@@ -336,3 +337,15 @@ def _totals(counts: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
 
 def _length(entry: Mapping[str, Any]) -> int:
     return len(entry.get("text") or "") // _LETTERS + 1
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has the address, and does not listen yet: who asks is refused until there is somebody to answer."""
+    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address.bind((host, port))
+    except OSError as error:
+        address.close()
+        raise OSError(f"--host {host} --port {port}: cannot listen there: {error}") from error
+    return address

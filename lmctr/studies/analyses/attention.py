@@ -41,7 +41,7 @@ class _Attention(Measure):
 
     name, input = "attention", "text"
 
-    def measure(self, run: OpenedRun, name: str) -> MeasuredAttention:
+    def measure(self, run: OpenedRun) -> MeasuredAttention:
         options, config, processor = self.options, run.model.config, run.processor
         for option, count in (
             ("layer", config.text_config.num_hidden_layers),
@@ -49,9 +49,7 @@ class _Attention(Measure):
         ):
             value = getattr(options, option)
             if value is not None and not -count <= value < count:
-                raise ValueError(
-                    f"--{option} {value}: the model of {run.folder.path} has {count} {option}s, 0 to {count - 1}"
-                )
+                raise ValueError(f"--{option} {value}: the model has {count} {option}s, 0 to {count - 1}")
         log, splits = run.inputs.log, run.inputs.splits
         events = getattr(splits, options.split)
         if not len(events):

@@ -20,7 +20,7 @@ class _Behaviors(Measure):
 
     name, input = "behaviors", "sequence"
 
-    def measure(self, run: OpenedRun, name: str) -> BehaviorAttention:
+    def measure(self, run: OpenedRun) -> BehaviorAttention:
         options, inputs = self.options, run.inputs
         run.open(options.split)
         events = getattr(inputs.splits, options.split)

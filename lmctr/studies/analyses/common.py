@@ -89,8 +89,15 @@ class Measure(ABC):
         return cls(options, say).run(getattr(options, "runs", None) or [options.run])
 
     @abstractmethod
-    def measure(self, run: OpenedRun, name: str) -> Any:
+    def measure(self, run: OpenedRun) -> Any:
         """What one run gives."""
+
+    def measured(self, run: OpenedRun, given: str | Path) -> Any:
+        """What one run gives; what is refused of it begins with the run as it was `given`."""
+        try:
+            return self.measure(run)
+        except ValueError as error:
+            raise ValueError(f"{given}: {error}") from error
 
     @abstractmethod
     def text(self, name: str, result: Any) -> str:
@@ -120,9 +127,9 @@ class Measure(ABC):
             require_matplotlib()
         transformers.utils.logging.disable_progress_bar()
         results = {}
-        for (name, folder), recipe in zip(folders.items(), recipes):
+        for (name, folder), recipe, given in zip(folders.items(), recipes, runs):
             with opened(folder, recipe, options.device) as run, Work(f"measuring {name}"):
-                results[name] = self.measure(run, name)
+                results[name] = self.measured(run, given)
             self.say(self.text(name, results[name]))
         return self.write(results, folders, runs[0])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,21 +41,12 @@ def _drawn_batches(run: OpenedRun, options: Any) -> Iterator[dict[str, Any]]:
     return (collate(dataset.__getitems__(drawn[some].tolist())) for some in blocks(len(drawn), options.batch_size))
 
 
-@contextmanager
-def _named(run: OpenedRun) -> Iterator[None]:
-    """What is refused of a model names its run."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{run.folder.path}: {error}") from error
-
-
 class _Rank(Measure):
     """Tabular runs; results are [`EffectiveRanks`]."""
 
     name, input = "rank", "tabular"
 
-    def measure(self, run: OpenedRun, name: str) -> EffectiveRanks:
+    def measure(self, run: OpenedRun) -> EffectiveRanks:
         return measure_effective_rank(run.model, _drawn_batches(run, self.options))
 
     def text(self, name: str, ranks: EffectiveRanks) -> str:
@@ -112,16 +102,15 @@ class _Fields(Measure):
         (run,) = runs
         folder = open_model(run)
         transformers.utils.logging.disable_progress_bar()
-        result = self.measure(OpenedRun(folder, None, *load_run(folder.path)), str(folder.path))
+        result = self.measured(OpenedRun(folder, None, *load_run(folder.path)), run)
         if self.has_plots:
             require_matplotlib()
         name = str(run) if is_hub_id(run) else folder.path.name
         self.say(self.text(str(run), result))
         return self.write({name: result}, {name: folder}, run)
 
-    def measure(self, run: OpenedRun, name: str) -> FieldInteractions:
-        with _named(run):
-            return field_interactions(run.model)
+    def measure(self, run: OpenedRun) -> FieldInteractions:
+        return field_interactions(run.model)
 
     def text(self, name: str, found: FieldInteractions) -> str:
         layer, top = self.options.layer, self.options.top
@@ -162,10 +151,9 @@ class _Bound(Measure):
 
     name, input = "bound", "tabular"
 
-    def measure(self, run: OpenedRun, name: str) -> Bound:
+    def measure(self, run: OpenedRun) -> Bound:
         batches, config = _drawn_batches(run, self.options), run.model.config
-        with _named(run):
-            terms = bound_terms(run.model, batches, run.inputs.num_samples("train"))
+        terms = bound_terms(run.model, batches, run.inputs.num_samples("train"))
         counts = projection_parameters(
             config.num_fields, config.hidden_size, config.num_bases, config.meta_dim, config.num_attention_heads
         )

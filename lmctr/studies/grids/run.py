@@ -31,6 +31,7 @@ from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
 from lmctr.utils import progress
+from lmctr.utils.errors import is_debugging, is_for_users, told
 from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import clock
@@ -262,15 +263,15 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     try:
         with progress.showing():
             train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except Exception:
-        traceback.print_exc()
-        return 1
+    except Exception as error:
+        if is_debugging() or not is_for_users(error):
+            traceback.print_exc()
+            return 1
+        print(f"error: {told(error)}", file=sys.stderr)
+        return 2
     return 0
 
 

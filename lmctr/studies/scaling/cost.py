@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lmctr.runs.download import local_folder
+from lmctr.runs.download import local_folder, told_by_name
 from lmctr.scaling.cost import Capacity, LatencyLimitError, machines, measure_capacity
 from lmctr.scaling.inputs import request_shape
 from lmctr.scaling.load import CapacityCache, ModelLoad, SplitLoad, model_fingerprint
@@ -85,13 +85,15 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
     if not 0 < options.base_machines < math.inf:
         raise ValueError(f"--base-machines must be above 0 and finite, got {options.base_machines:g}")
     options.limits()  # bad values are told before anything is loaded
-    for name in options.runs:  # nor is anything measured before the last of them
-        saved_folder(local_folder(name))
+    folders = {
+        name: saved_folder(local_folder(name)).path for name in options.runs
+    }  # of all before the first is measured
     cache = None if options.no_cache else default_cache() if options.cache is None else Path(options.cache)
     rows = []
     for name in options.runs:
         say(name)
-        rows.append({"run": name, **measure_run(name, options, options, cache, say)})
+        with told_by_name(name, folders[name]):
+            rows.append({"run": name, **measure_run(folders[name], options, options, cache, say)})
     base_rate = rows[places.index(Path(base).resolve())]["qps"]
     for row, found in zip(rows, machines([row["qps"] for row in rows], base_rate, options.base_machines)):
         row |= {"fraction": found.fraction, "machines": found.machines, "relative": found.relative}
@@ -111,17 +113,16 @@ def measure_run(
     cache: Path | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Capacity and FLOPs of one saved model (a folder, or an id of the Hub), as JSON can hold them; `kept` tells whether the capacity was found in the folder `cache`.
+    """Capacity and FLOPs of the saved model of a folder, as JSON can hold them; `kept` tells whether the capacity was found in the folder `cache`.
 
     Raises:
         ValueError: a limit that no load meets (`LatencyLimitError`), naming the run. FileNotFoundError: no saved model.
     """
-    path = local_folder(run)
-    model, limits = saved_model(path), options.limits()
+    model, limits = saved_model(run), options.limits()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
-    here, fingerprint = machine(options.device), model_fingerprint(path)
+    here, fingerprint = machine(options.device), model_fingerprint(Path(run))
     store, kind = CapacityCache(cache), (here, fingerprint + " split" * options.split, shape, limits)
     load = partial(SplitLoad, split=split_first_layer) if options.split else ModelLoad
     kept = store.get(*kind)
