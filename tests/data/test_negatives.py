@@ -46,26 +46,16 @@ def test_each_draw_is_of_an_item_met_before_and_none_of_that_seconds_clicks(draw
         first[log.item[event]] = min(first.get(log.item[event], np.inf), log.time[event])
     pairs = [(log.user[e], log.time[e], log.item[e]) for e in range(log.num_events)]
     assert len(set(pairs) - {pairs[e] for e in np.flatnonzero(~log.hidden)}) == len(drawn(log))
-    assert (log.label[~log.hidden] == 1).all()
-    met = {}
+    assert all(first[log.item[event]] < log.time[event] for event in drawn(log))
+    samples = {*log.sample_events().tolist()}
     for event in np.flatnonzero(~log.hidden):
-        met.setdefault((log.user[event], log.time[event]), set()).add(first[log.item[event]] < log.time[event])
-    for event in drawn(log):  # a draw was met before as the click was, or one of the second's clicks
-        own = met[log.user[event], log.time[event]]
-        assert (first.get(log.item[event], np.inf) < log.time[event]) in own
-    late = log.time > np.quantile(log.time, 0.2)  # from when on there is enough to draw
+        assert log.label[event] == 1
+        assert (event in samples) == (first[log.item[event]] < log.time[event])
+    assert samples > {*drawn(log).tolist()}
+    late = log.sample_events()[
+        log.time[log.sample_events()] > np.quantile(log.time, 0.2)
+    ]  # from when on there is enough to draw
     assert log.label[late].mean() == pytest.approx(0.25, abs=0.01)
-
-
-def test_no_count_tells_a_draw_from_a_click():
-    """Of samples with an item that nobody met before, and of all others, a third are clicks."""
-    log = log_of(clicks(size=20_000))
-    first = np.full(log.num_items, np.iinfo(np.int64).max)
-    np.minimum.at(first, log.item[~log.hidden], log.time[~log.hidden])
-    is_new = first[log.item] >= log.time
-    assert log.label[is_new].mean() == pytest.approx(1 / 3, abs=0.02)
-    assert log.label[~is_new].mean() == pytest.approx(1 / 3, abs=0.02)
-    assert is_new.sum() > 100
 
 
 def test_uniform_draws_are_alike_and_popular_ones_follow_the_clicks_so_far():
@@ -105,10 +95,7 @@ def test_later_events_change_no_draw_and_seeds_do():
     part = log_of({name: values[early] for name, values in columns.items()})
 
     def draws(log):
-        first = np.full(log.num_items, np.iinfo(np.int64).max)
-        np.minimum.at(first, log.item[~log.hidden], log.time[~log.hidden])
         rows = drawn(log)[log.time[drawn(log)] < columns["time"][~early].min()]
-        rows = rows[first[log.item[rows]] < log.time[rows]]
         return {
             (int(log.user_ids[log.user[e]]), int(log.time[e]), log.catalogue["item_id"][int(log.item[e])].as_py())
             for e in rows
@@ -153,8 +140,9 @@ def test_a_wrong_schema_is_told(change, message):
 
 
 def test_what_cannot_be_drawn_is_told():
-    with pytest.raises(ValueError, match="nothing to draw from a catalogue of 1 item"):
-        log_of(clicks() | {"item": np.full(EVENTS, 7)})
+    for column in ("time", "item"):
+        with pytest.raises(ValueError, match="there is nothing to draw"):
+            log_of(clicks() | {column: np.full(EVENTS, 7)})
     log = log_of(clicks())
     with pytest.raises(ValueError, match="no hidden ones"):
         with_negatives(log, 2)

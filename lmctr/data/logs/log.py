@@ -107,8 +107,8 @@ class InteractionLog:
         weight: (E,) float32 sample weights, or None.
         feedback_values: (E,) float32 graded feedback (stars, watched share, dwell time), NaN where unknown, or None. Like `feedback` it
             is a reaction: it may be read in histories only.
-        part: (E,) int8 part that the data set itself gives each sample: 0 training, 1 validation, 2 test, -1 none; or None. The split
-            rule "given" takes it.
+        part: (E,) int8 part that the data set itself gives each sample: 0 training, 1 validation, 2 test; or None. The split rule "given"
+            takes it. Events of -1, none, are no samples by any rule.
         hidden: (E,) bool, the events that no other event sees: they stand in no history, and statistics do not count them; or None.
             Hidden events of a user come behind its others.
         users: table with the column `user_id`, row u describes user u, or None.
@@ -287,8 +287,8 @@ class InteractionLog:
         return seen
 
     def sample_events(self) -> np.ndarray:
-        """Positions (int64) of the events that are samples: those with a label."""
-        return np.flatnonzero(self.label >= 0)
+        """Positions (int64) of the events that are samples: those with a label that the data set does not put in no part."""
+        return np.flatnonzero(self.label >= 0 if self.part is None else (self.label >= 0) & (self.part >= 0))
 
     def positions(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
         """Positions of events as int64, in the shape given. Raises `ValueError` for what is no event of the log."""

@@ -1,7 +1,7 @@
 """Negatives of a log of clicks alone: items drawn beside each event, as samples that no other event sees.
 
-Histories and statistics hold what happened, as the requests of a server do. Beside an item that somebody met before stand others that somebody met,
-beside an item's first event others that nobody did, so that no count tells a draw from a click.
+Histories and statistics hold what happened, as the requests of a server do. Only items are drawn that somebody met before, so that nothing tells a
+draw by what comes later; for the same reason an item's first event, which no draw could have had, stands in histories and is no sample.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", s
 
     A draw has its click's user, time, scenario, context, weight and part, the label 0 (of further labels too), and is hidden. It is none of the
     user's clicks of that second, and no item stands twice in one; clicks of other times may be drawn, as leaving them out would tell the past
-    (or the future) by the label. Later events change no draw among items met before.
+    (or the future) by the label. Later events change no draw of earlier seconds.
 
     Args:
         log: E events, all with the label 1, none hidden.
-        per_event: items beside each event, from 1; fewer where there are not as many to draw.
-        draw: "uniform" over the items met before that second, or "popular": by their events so far, so that popularity tells nothing. Those that
-            nobody met are drawn uniformly from the catalogue.
+        per_event: items beside each event, from 1; early events, before which fewer items were met, have fewer.
+        draw: "uniform" over the items met before that second, or "popular": by their events so far, so that popularity tells nothing.
         seed: of the draws.
 
     Returns:
-        The log with up to E * per_event hidden events more.
+        The log with up to E * per_event hidden events more. Its `part` is -1 at each item's first second, and elsewhere as it was, or 0.
 
     Raises:
-        ValueError: another number, draw or seed; a label other than 1, hidden events; a catalogue of one item.
+        ValueError: another number, draw or seed; a label other than 1, hidden events; times that are all alike.
     """
     for name, value, least in (("per_event", per_event, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -50,27 +49,25 @@ def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", s
     order = np.argsort(log.time, kind="stable")
     time, item = log.time[order], log.item[order]
     first = np.sort(np.unique(item, return_index=True)[1])  # of each item, in the order of time
-    known = np.concatenate([item[first], np.setdiff1d(np.arange(log.num_items, dtype=item.dtype), item)])
+    known = item[first]
     before, met = (
         np.searchsorted(time, time),
         np.searchsorted(time[first], time),
     )  # events and items of earlier seconds
     place = np.empty(log.num_items, dtype=np.int64)
-    place[known] = np.arange(log.num_items)
-    is_new = place[item] >= met
+    place[known] = np.arange(len(known))
+    is_sample = place[item] < met
+    pool, items = (met, known) if draw == "uniform" else (before, item)
     second = log.history_end[order].astype(np.int64)  # of a user: its first event
     taken = second * log.num_items + item
     shape = (len(order), per_event)
-    drawn, open_ = np.full(shape, -1, dtype=np.int64), np.ones(shape, dtype=bool)
+    drawn, open_ = np.full(shape, -1, dtype=np.int64), np.broadcast_to(is_sample[:, None], shape).copy()
     for round_ in range(_ROUNDS):
         rows, columns = np.nonzero(open_)
         if not len(rows):
             break
         chance = np.random.default_rng([seed, round_]).random(shape)[rows, columns]
-        start, size = np.where(is_new, met, 0)[rows], np.where(is_new, log.num_items - met, met)[rows]
-        found = known[start + (chance * size).astype(np.int64)]
-        if draw == "popular":
-            found = np.where(is_new[rows], found, item[(chance * before[rows]).astype(np.int64)])
+        found = items[(chance * pool[rows]).astype(np.int64)]
         keys = second[rows] * log.num_items + found
         good = np.zeros(len(keys), dtype=bool)
         good[np.unique(keys, return_index=True)[1]] = True
@@ -81,9 +78,12 @@ def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", s
     rows, columns = np.nonzero(drawn >= 0)
     if not len(rows):
         raise ValueError(
-            f"negatives: there is nothing to draw from a catalogue of {log.num_items} item{'s' * (log.num_items > 1)}."
+            "negatives: there is nothing to draw: no event comes after one of another item at an earlier second; are the times right?"
         )
     events = order[rows]
+    part = np.zeros(log.num_events, dtype=np.int8) if log.part is None else log.part.copy()
+    part[order[~is_sample]] = -1
+    log = dataclasses.replace(log, part=part)
     queried = with_queries(
         log,
         pa.DictionaryArray.from_arrays(pa.array(log.user[events]), pa.array(log.user_ids)),
