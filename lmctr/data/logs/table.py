@@ -18,7 +18,7 @@ columns:
   weight: w                        # optional
   context: [device, position]      # optional: further columns of an event that are known when the item is shown; fields of tabular models
   feedback_values: stars           # optional: graded feedback (stars, watched share, dwell time), empty where unknown
-  part: split                      # optional: 0 training, 1 validation, 2 test, -1 none, for data.split: given
+  part: split                      # optional: 0 training, 1 validation, 2 test, for data.split: given; -1: no sample by any rule
   extra_labels: {bought: {column: action, equals: bought}}       # optional
 catalogue:                         # optional: a file of its own, or `columns` of the event table
   path: products.parquet
