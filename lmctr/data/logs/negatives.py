@@ -11,6 +11,8 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
+from lmctr.utils.progress import step
+
 from .log import InteractionLog
 from .queries import with_queries
 
@@ -18,6 +20,7 @@ DRAWS = ("uniform", "popular")
 _ROUNDS = 10  # of drawing again what was drawn already
 
 
+@step("drawing negatives")
 def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", seed: int = 0) -> InteractionLog:
     """Draws items that were not clicked beside each event of a log of clicks.
 
@@ -46,18 +49,43 @@ def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", s
         raise ValueError(
             "negatives are drawn beside clicks alone: expected the label 1 on every event, and no hidden ones."
         )
+    events, items, is_first = _drawn(log, per_event, draw == "popular", seed)
+    if not len(events):
+        raise ValueError(
+            "negatives: there is nothing to draw: no event comes after one of another item at an earlier second; are the times right?"
+        )
+    part = np.zeros(log.num_events, dtype=np.int8) if log.part is None else log.part.copy()
+    part[is_first] = -1
+    log = dataclasses.replace(log, part=part)
+    queried = with_queries(
+        log,
+        pa.DictionaryArray.from_arrays(pa.array(log.user[events]), pa.array(log.user_ids)),
+        pa.DictionaryArray.from_arrays(pa.array(items), log.catalogue["item_id"].combine_chunks()),
+        log.time[events],
+        None if log.scenario is None else log.scenario[events],
+        None if log.context is None else log.context.take(pa.array(events)),
+    )
+    result, copied = queried.log, {}
+    for name in ("weight", "part"):
+        if (values := getattr(log, name)) is not None:
+            copied[name] = getattr(result, name).copy()
+            copied[name][queried.queries] = values[events]
+    return dataclasses.replace(result, **copied)
+
+
+def _drawn(
+    log: InteractionLog, per_event: int, by_events: bool, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The events (N,) beside which items (N,) were drawn, and the events of each item's first second."""
     order = np.argsort(log.time, kind="stable")
     time, item = log.time[order], log.item[order]
     first = np.sort(np.unique(item, return_index=True)[1])  # of each item, in the order of time
     known = item[first]
-    before, met = (
-        np.searchsorted(time, time),
-        np.searchsorted(time[first], time),
-    )  # events and items of earlier seconds
+    met = np.searchsorted(time[first], time)  # items of earlier seconds
     place = np.empty(log.num_items, dtype=np.int64)
     place[known] = np.arange(len(known))
     is_sample = place[item] < met
-    pool, items = (met, known) if draw == "uniform" else (before, item)
+    pool, items = (np.searchsorted(time, time), item) if by_events else (met, known)  # of earlier seconds
     second = log.history_end[order].astype(np.int64)  # of a user: its first event
     taken = second * log.num_items + item
     shape = (len(order), per_event)
@@ -76,27 +104,4 @@ def with_negatives(log: InteractionLog, per_event: int, draw: str = "uniform", s
         drawn[rows, columns], open_[rows, columns] = found[good], False
         taken = np.concatenate([taken, keys[good]])
     rows, columns = np.nonzero(drawn >= 0)
-    if not len(rows):
-        raise ValueError(
-            "negatives: there is nothing to draw: no event comes after one of another item at an earlier second; are the times right?"
-        )
-    events = order[rows]
-    part = np.zeros(log.num_events, dtype=np.int8) if log.part is None else log.part.copy()
-    part[order[~is_sample]] = -1
-    log = dataclasses.replace(log, part=part)
-    queried = with_queries(
-        log,
-        pa.DictionaryArray.from_arrays(pa.array(log.user[events]), pa.array(log.user_ids)),
-        pa.DictionaryArray.from_arrays(
-            pa.array(drawn[rows, columns].astype(np.int32)), log.catalogue["item_id"].combine_chunks()
-        ),
-        log.time[events],
-        None if log.scenario is None else log.scenario[events],
-        None if log.context is None else log.context.take(pa.array(events)),
-    )
-    result, copied = queried.log, {}
-    for name in ("weight", "part"):
-        if (values := getattr(log, name)) is not None:
-            copied[name] = getattr(result, name).copy()
-            copied[name][queried.queries] = values[events]
-    return dataclasses.replace(result, **copied)
+    return order[rows], drawn[rows, columns].astype(np.int32), order[~is_sample]
