@@ -87,7 +87,7 @@ def _drawn(
     is_sample = place[item] < met
     pool, items = (np.searchsorted(time, time), item) if by_events else (met, known)  # of earlier seconds
     second = log.history_end[order].astype(np.int64)  # of a user: its first event
-    taken = second * log.num_items + item
+    taken = np.sort(second * log.num_items + item)
     shape = (len(order), per_event)
     drawn, open_ = np.full(shape, -1, dtype=np.int64), np.broadcast_to(is_sample[:, None], shape).copy()
     for round_ in range(_ROUNDS):
@@ -99,9 +99,9 @@ def _drawn(
         keys = second[rows] * log.num_items + found
         good = np.zeros(len(keys), dtype=bool)
         good[np.unique(keys, return_index=True)[1]] = True
-        good &= ~np.isin(keys, taken)
+        good &= taken[np.searchsorted(taken[:-1], keys)] != keys
         rows, columns = rows[good], columns[good]
         drawn[rows, columns], open_[rows, columns] = found[good], False
-        taken = np.concatenate([taken, keys[good]])
+        taken = np.sort(np.concatenate([taken, keys[good]]))
     rows, columns = np.nonzero(drawn >= 0)
     return order[rows], drawn[rows, columns].astype(np.int32), order[~is_sample]
