@@ -8,6 +8,7 @@ import pyarrow.csv as pacsv
 import pytest
 
 from lmctr.data import load_log, log_from_table, split_log, validate_log
+from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.inspection import describe_log
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.runs.options import InitOptions
@@ -104,6 +105,21 @@ def test_later_events_change_no_draw_and_seeds_do():
     assert draws(part) == draws(whole)
     assert len(draws(part)) > 1000
     assert draws(log_of(columns, negatives={"per_event": 2, "seed": 1})) != draws(whole)
+
+
+def test_a_table_of_clicks_has_no_field_of_other_items():
+    log = log_of(clicks())
+    source = movielens_table(log, split_log(log))
+    names = [field["name"] for field in source.fields]
+    assert "liked_items" in names
+    assert "other_items" not in names
+    row = next(source.rows("test")).table.slice(0, 1).to_pylist()[0]
+    before = [
+        e
+        for e in np.flatnonzero(~log.hidden)
+        if log.user_ids[log.user[e]] == row["user_id"] and log.time[e] < row["time"]
+    ]
+    assert row["liked_items"] == [str(log.catalogue["item_id"][int(log.item[e])]) for e in before[-20:]]
 
 
 def test_no_statistic_knows_of_the_draws():

@@ -41,7 +41,8 @@ def movielens_table(
 
     Columns: `user_id`, `item_id`; the log's `own_columns`; statistics of what happened before the sample's second, a column each as
     [`~lmctr.statistics.StatisticsReader.raw`] gives them (NaN where nothing is known yet); `liked_items` and
-    `other_items`, the last items with a positive and with another label (ids, oldest first) and `liked_times`, `other_times`;
+    `other_items`, the last items with a positive and with another label (ids, oldest first; fields where the log has such) and `liked_times`,
+    `other_times`;
     `label`, `time`, and `weight` when the log has weights. The rows of each part are in the order of its events.
 
     Any log with a catalogue will do. Of its own columns (catalogue, users, context, scenario), lists are fields of several values,
@@ -99,8 +100,8 @@ def movielens_table(
         )
     fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names]
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
-    if history_length:
-        for name in ("liked", "other"):
+    for name, chosen in _histories(log).items() if history_length else ():
+        if chosen.any():  # in a log of clicks alone there are no others
             fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
     pieces = []
     for part, events in splits.items():
@@ -188,12 +189,17 @@ def _table(
     columns |= {name: pa.array(values, from_pandas=True) for name, values in statistics.items()}
     if length:
         ids = pc.cast(log.catalogue["item_id"], pa.string()).combine_chunks()
-        for name, positive in (("liked", True), ("other", False)):
-            chosen = (log.label == 1) == positive
+        for name, chosen in _histories(log).items():
             columns[f"{name}_items"], columns[f"{name}_times"] = _last(log, events, chosen, ids, length)
     if log.weight is not None:
         columns["weight"] = pa.array(log.weight[events])
     return pa.table(columns)
+
+
+def _histories(log: InteractionLog) -> dict[str, np.ndarray]:
+    """By kind of history the events (E,) that may stand in one."""
+    seen = np.ones(log.num_events, dtype=bool) if log.hidden is None else ~log.hidden
+    return {"liked": seen & (log.label == 1), "other": seen & (log.label != 1)}
 
 
 def _last(
