@@ -113,7 +113,7 @@ def test_a_table_of_clicks_has_no_field_of_other_items():
     names = [field["name"] for field in source.fields]
     assert "liked_items" in names
     assert "other_items" not in names
-    row = next(source.rows("test")).table.slice(0, 1).to_pylist()[0]
+    row = next(source.rows(part="test")).table.slice(0, 1).to_pylist()[0]
     before = [
         e
         for e in np.flatnonzero(~log.hidden)
