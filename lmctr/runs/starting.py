@@ -264,6 +264,7 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
 
 
 def _text_recipe(guess: LogGuess) -> dict[str, Any]:
+    tells_apart = "negatives" not in guess.schema or "feedback" in guess.schema["columns"]
     return {
         "data": {
             "max_train_samples": 20_000,
@@ -271,14 +272,14 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
             "prompt": {"base": "generic/en", "item": _template(guess), **_feedback_words(guess)},
             "num_behaviors": 8,
             "order": "recent",
-            "feedback": "sink",
+            "feedback": "sink" if tells_apart else "none",
             "statistics": _statistics(guess),
         },
         "model": {
             "backbone": dict(_BACKBONE),
             "tokenizer": {"type": "wordpiece", "vocab_size": 2000},
             "sink_kind": "sink",
-            "sink_signal": ["recency", "feedback"],
+            "sink_signal": ["recency", *(["feedback"] if tells_apart else [])],
             "num_sink_buckets": 32,
             "sink_embedding_dim": 32,
         },
@@ -383,9 +384,9 @@ def _template(guess: LogGuess) -> str:
 
 
 def _feedback_words(guess: LogGuess) -> dict[str, Any]:
-    """The prompt's words for the kinds of feedback of a log that names its own."""
+    """The prompt's words for the kinds of feedback of a log that names its own; none where all behaviours are clicks."""
     column = guess.schema["columns"].get("feedback")
     if column is None:
-        return {}
+        return {"feedback": []} if "negatives" in guess.schema else {}
     names = sorted(map(str, set(guess.events.values(column).to_pylist()) - {"unknown"}))
     return {"feedback": [{"name": name, "word": f"{name} ", "header": f"{name}: "} for name in names]}

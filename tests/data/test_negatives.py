@@ -14,6 +14,7 @@ from lmctr.data.logs.negatives import with_negatives
 from lmctr.runs.options import InitOptions
 from lmctr.runs.starting import init
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.files import read_yaml
 
 USERS, ITEMS, EVENTS = 30, 60, 3000
 
@@ -194,6 +195,9 @@ def test_init_writes_a_log_of_clicks(tmp_path, monkeypatch):
     assert log.users.column_names == ["user_id", "device"]
     assert log.context.column_names == ["position"]
     assert log.info.label_rule == "every row a click, 2 items drawn beside each (uniformly)"
+    recipe = read_yaml(tmp_path / "clicks/ctr_sink.yaml")
+    assert recipe["data"]["prompt"]["feedback"] == []
+    assert (recipe["data"]["feedback"], recipe["model"]["sink_signal"]) == ("none", ["recency"])
     for options, message in (
         ({"negatives": 0}, "accepted: a number from 1"),
         ({"negatives": 2, "label": "position"}, "accepted: no --label"),
