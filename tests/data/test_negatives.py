@@ -1,6 +1,7 @@
 """Items drawn beside the events of a log of clicks alone."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from lmctr.data import load_log, log_from_table, split_log, validate_log
 from lmctr.data.builders.movielens_table import movielens_table
+from lmctr.data.guess import guess_files
 from lmctr.data.inspection import describe_log
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.runs.options import InitOptions
@@ -163,6 +165,18 @@ def test_what_cannot_be_drawn_is_told():
     log = log_of(clicks())
     with pytest.raises(ValueError, match="no hidden ones"):
         with_negatives(log, 2)
+
+
+def test_lists_of_a_click_are_told_from_those_of_an_item(tmp_path):
+    rng, columns = np.random.default_rng(0), {name: own.tolist() for name, own in clicks().items()}
+    seen = [[f"w{code}" for code in sorted(rng.integers(0, 9, 2))] for _ in range(EVENTS)]
+    tags = [[f"t{item % 5}", *(["new"] if rng.random() < 0.3 else [])] for item in columns["item"]]
+    columns |= {"time": [1_700_000_000 + second for second in columns["time"]], "words": seen, "tags": tags}
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    (tmp_path / "clicks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    guess = guess_files(tmp_path / "clicks.jsonl", negatives=2)
+    assert [one.column for one in guess.guesses if one.role == "left out"] == ["tags"]
+    assert guess.schema["columns"]["context"] == ["words"]
 
 
 def test_init_writes_a_log_of_clicks(tmp_path, monkeypatch):

@@ -48,6 +48,7 @@ _CODES = 256  # distinct whole numbers, up to which a column of them counts as a
 _SCENARIOS = 50
 _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
+_CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
 
@@ -212,11 +213,7 @@ class _LogGuesser(Guesser):
     def _stays(self, name: str, role: str) -> float:
         """Share of the rows with a column's value of the row before of the same item, or user."""
         table = self._timed(id=self.columns[role], value=name).sort_by([("id", "ascending"), ("time", "ascending")])
-        values = (
-            table["value"].cast(pa.string()).to_numpy()
-            if not is_number(table["value"].type)
-            else table["value"].to_numpy()
-        )
+        values = np.array(list(map(str, table["value"].to_pylist())))  # lists too
         ids = table["id"].to_numpy()
         again = ids[1:] == ids[:-1]
         return float((values[1:] == values[:-1])[again].mean()) if again.any() else 0.0
@@ -323,7 +320,7 @@ class _LogGuesser(Guesser):
             ) and not pa.types.is_floating(values.type):
                 amounts = self._amounts(values.drop_null(), name.lower())
                 self._say("left out", name, f"another value on (almost) every row{amounts}")
-            elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user"):
+            elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read
                 else:
