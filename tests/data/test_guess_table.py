@@ -441,7 +441,7 @@ def test_columns_of_two_values_are_named_where_no_label_is_found(tmp_path):
     }
     columns |= {"mal": [0, 0, 1, 0] * (ROWS // 4), "price": clicks()["price"]}
     says = (
-        r"\(0 and 1, .* are clicks; of two values: 'storno' \(0, 1\), 'art' \('gut', 'übel'\), 'mal' \(0, 1\)\); state it: "
+        r"\(0 and 1, .* are clicks; where every row .*--negatives 2; of two values: 'storno' \(0, 1\), 'art' \('gut', 'übel'\), 'mal' \(0, 1\)\); state it: "
         r"--label COLUMN, COLUMN=VALUE or 'COLUMN>=NUMBER'; the columns are storno, art, mal, price\."
     )
     with pytest.raises(ValueError, match=says):

@@ -27,7 +27,15 @@ def clicks(seed=0, size=EVENTS, **more):
     time = np.sort(rng.integers(0, 5 * size // 4, size))
     newest = 5 + (ITEMS - 5) * time // time[-1]
     item = (rng.random(size) ** 2 * newest).astype(int)
-    return {"user": rng.integers(0, USERS, size), "item": item, "time": 1_000 + time // 2, **more}
+    rows = {"user": rng.integers(0, USERS, size), "item": item, "time": 1_000 + time // 2}
+    while len(repeated := np.setdiff1d(np.arange(size), firsts(rows))):
+        rows["user"][repeated] = rng.integers(0, USERS, len(repeated))
+    return rows | more
+
+
+def firsts(rows):
+    """The rows that repeat no earlier one's user, item and time."""
+    return np.sort(np.unique(np.stack([rows["user"], rows["item"], rows["time"]]), axis=1, return_index=True)[1])
 
 
 def log_of(rows, schema=(), **more):
@@ -74,6 +82,15 @@ def test_uniform_draws_are_alike_and_popular_ones_follow_the_clicks_so_far():
     assert np.abs(found["uniform"] - 1 / ITEMS)[:-3].max() < 0.007  # the last ones have just come
     assert np.corrcoef(found["popular"], shares)[0, 1] > 0.98
     assert np.abs(shares - 1 / ITEMS).max() > 0.03
+
+
+def test_several_of_one_item_at_one_time_are_one_click():
+    rows = clicks()
+    assert log_of(rows).info.notes is None
+    again = np.sort(np.r_[np.arange(EVENTS), 7, 7, 2000])
+    log = log_of({name: values[again] for name, values in rows.items()})
+    assert log.info.notes == "3 rows that repeat another one's user, item and time were left out."
+    np.testing.assert_array_equal(log.item, log_of(rows).item)
 
 
 def test_a_draw_has_what_its_click_has():

@@ -152,7 +152,10 @@ class _TableGuesser(Guesser):
             return self._graded_label(name)
         label = self.given.get("label") or next(iter(sure or last or named or (says if len(says) == 1 else [])), None)
         if label not in says:
-            raise self._absent("label", "0 and 1, yes and no, or numbers, whose upper half are clicks")
+            raise self._absent(
+                "label",
+                "0 and 1, yes and no, or numbers, whose upper half are clicks; where every row is what a user clicked, state --user, --item and --negatives 2",
+            )
         self.left.remove(label)
         is_sure = "label" in self.given or bool(sure) or len(says) == 1
         self._say("label", label, self._rate(label, says[label]), is_sure)

@@ -179,6 +179,9 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     keys, notes = spec.columns, ()
     if spec.missing_items != "error":
         table, tables, notes = _mend_missing_items(table, spec, source, dict(tables))
+    if spec.negatives is not None:
+        table, more = _without_repeats(table, spec)
+        notes += more
     ids = {key: whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))}
     from_events = {
         name: _attributes_from_events(table, ids[key], part, key, id_column, source)
@@ -228,6 +231,18 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         names=names,
     )
     return log if spec.negatives is None else with_negatives(log, **spec.negatives.model_dump())
+
+
+def _without_repeats(table: pa.Table, spec: Schema) -> tuple[pa.Table, tuple[str, ...]]:
+    """Clicks of one user, item and time once, as several of one product in a basket are; and a note that says how many were left out."""
+    keys = {"user": spec.columns.user, "item": spec.columns.item, "time": spec.columns.time.column}
+    rows = pa.table({key: table[name] for key, name in keys.items()} | {"row": np.arange(table.num_rows)})
+    first = np.sort(rows.group_by(list(keys)).aggregate([("row", "min")])["row_min"].to_numpy())
+    if len(first) == table.num_rows:
+        return table, ()
+    return table.take(pa.array(first)), (
+        f"{table.num_rows - len(first):,} rows that repeat another one's user, item and time were left out.",
+    )
 
 
 def _mend_missing_items(
