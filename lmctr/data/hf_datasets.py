@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lmctr.data.logs.columns import as_arrow
 from lmctr.data.reading import check_columns
-from lmctr.utils.rows import is_column
+from lmctr.utils.rows import is_column, refuse_parts
 
 if TYPE_CHECKING:
     import datasets
@@ -150,8 +150,7 @@ def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Tab
     if isinstance(data, pa.Table):
         check_columns(data.column_names, wanted, name)
         return data if wanted is None else data.select(wanted)
-    if isinstance(data, Mapping) and hasattr(data, "with_format"):
-        raise ValueError(f"{name}: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}.")
+    refuse_parts(data, name)
     if hasattr(data, "with_format") and hasattr(data, "select_columns"):
         if wanted is not None and data.column_names is not None:
             check_columns(data.column_names, wanted, name)

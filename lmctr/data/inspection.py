@@ -253,8 +253,7 @@ def describe_log(
         num_behaviors: K; histories longer than K are counted as truncated.
     """
     samples = log.sample_events()
-    seen = slice(None) if log.hidden is None else ~log.hidden
-    counts = np.bincount(log.feedback[seen], minlength=len(log.feedback_names))
+    counts = np.bincount(log.feedback[log.seen], minlength=len(log.feedback_names))
     parts = splits.items() if splits is not None else []
     return {
         "kind": "log",
@@ -266,7 +265,7 @@ def describe_log(
             "events": log.num_events,
             "samples": len(samples),
             "events_without_label": log.num_events - len(samples),
-            "events_in_no_history": 0 if log.hidden is None else int(log.hidden.sum()),
+            "events_in_no_history": int((~log.seen).sum()),
         },
         "columns": {
             "catalogue": {column.name: str(column.type) for column in log.catalogue.schema},

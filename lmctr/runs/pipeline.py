@@ -16,7 +16,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.base import check_head, evaluation_copy
-from lmctr.utils.rows import is_table, plain_row, requests_of
+from lmctr.utils.rows import is_table, plain_row, refuse_parts, requests_of
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +107,7 @@ class ClickPredictionPipeline(Pipeline):
             raise ValueError(f"batch_size: got {batch_size!r:.80}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
-        if isinstance(inputs, Mapping) and hasattr(inputs, "with_format"):
-            raise ValueError(
-                f"inputs: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, inputs))}"
-            )
+        refuse_parts(inputs, "inputs")
         row = plain_row(inputs) if getattr(inputs, "ndim", 0) == 1 else None
         if isinstance(row, Mapping) and not all(isinstance(value, Mapping) for value in row.values()):
             inputs = row  # of a frame; a column of requests stays as it is

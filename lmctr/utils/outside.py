@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .rows import is_missing_mark, is_table, row_of_frame, rows_of_table
+from .suggest import one_line
 
 _DEPTH = 16
 _LARGEST = 2**64
@@ -102,8 +103,7 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
         return checked(row, where, depth)
     if hasattr(value, "ndim") and hasattr(value, "tolist") and getattr(value.dtype, "kind", "O") not in "MmSV":
         return checked(value.tolist(), where, depth + 1)
-    shown = " ".join(repr(value).split())
     raise ValueError(
-        f"{where}: a value of the type {type(value).__name__} ({shown:.80}) is not accepted; give texts, numbers, true, false, null, "
+        f"{where}: a value of the type {type(value).__name__} ({one_line(value):.80}) is not accepted; give texts, numbers, true, false, null, "
         "or lists and objects of them"
     )

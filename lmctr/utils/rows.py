@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from lmctr.utils.suggest import one_line
+
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
@@ -36,15 +38,22 @@ def check_list(value: Any, where: str, holds: str) -> None:
 def check_kind(value: Any, kind: type, where: str) -> None:
     """Raise `ValueError`, which starts with `where`, unless a value is of a class."""
     if not isinstance(value, kind):
-        shown = " ".join(repr(value).split())  # frames and processors have lines
         raise ValueError(
-            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {shown:.80}"
+            f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {one_line(value):.80}"
         )
 
 
 def unformatted(value: Any) -> Any:
     """A tensor or array as plain values, as a `datasets.Dataset` has them without a format; other values as they are."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value
+
+
+def refuse_parts(data: Any, where: str) -> None:
+    """Raise `ValueError`, which starts with `where`, for a `datasets.DatasetDict`."""
+    if isinstance(data, Mapping) and hasattr(data, "with_format"):
+        raise ValueError(
+            f"{where}: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}."
+        )
 
 
 def is_missing_mark(value: Any) -> bool:

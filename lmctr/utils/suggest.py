@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 NAMED, LISTED = 5, 20  # at most, of what is wrong and of what there is
 
@@ -78,3 +79,8 @@ def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> N
 
 def _fold(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+def one_line(value: Any) -> str:
+    """A value for a message: frames and processors have several lines."""
+    return " ".join(repr(value).split())

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import one_line, unknown_key_message
 
 Kind = TypeVar("Kind", bound="Values")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
@@ -251,5 +251,6 @@ def show(value: Any) -> str:
     """A value and its type in words, for messages."""
     if value is None:
         return "null"
-    text = repr(value) if "\n" not in repr(value) else " ".join(repr(value).split())  # of a frame
+    text = repr(value)
+    text = one_line(value) if "\n" in text else text  # of a frame
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({_NAMES.get(type(value), type(value).__name__)})"

@@ -198,8 +198,7 @@ def _table(
 
 def _histories(log: InteractionLog) -> dict[str, np.ndarray]:
     """By kind of history the events (E,) that may stand in one."""
-    seen = np.ones(log.num_events, dtype=bool) if log.hidden is None else ~log.hidden
-    return {"liked": seen & (log.label == 1), "other": seen & (log.label != 1)}
+    return {"liked": log.seen & (log.label == 1), "other": log.seen & (log.label != 1)}
 
 
 def _last(

@@ -73,13 +73,13 @@ def guess_log(
     Raises:
         ValueError: nothing looks like a user, an item, a time ([`NoLogError`]) or a label; names what to state.
     """
-    guesser = _LogGuesser(events, items, users, dict(given or {}), ask)
-    guesser.negatives = negatives
-    return guesser.run()
+    return _LogGuesser(events, items, users, dict(given or {}), ask, negatives=negatives).run()
 
 
 class _LogGuesser(Guesser):
-    negatives: int | None = None
+    def __init__(self, *of_all: Any, negatives: int | None):
+        super().__init__(*of_all)
+        self.negatives = negatives
 
     def run(self) -> LogGuess:
         self._say_what_samples_lack()

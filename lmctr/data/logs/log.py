@@ -239,6 +239,11 @@ class InteractionLog:
             ends[rows] = ragged_searchsorted(self.time, self.time[rows], self.offsets[owner], self.seen_end[owner])
         return ends
 
+    @property
+    def seen(self) -> np.ndarray:
+        """(E,) bool, the events that are not hidden: those that may stand in histories."""
+        return np.ones(self.num_events, dtype=bool) if self.hidden is None else ~np.asarray(self.hidden)
+
     @functools.cached_property
     def seen_end(self) -> np.ndarray:
         """(U,) int64 end of each user's events that are not hidden."""

@@ -114,7 +114,7 @@ def validate_log(
     if not len(samples):
         raise _error(log, ["no event has a label, so there is no sample"])
     empty = tied = 0
-    hidden = _hidden(log)
+    hidden = ~log.seen
     for first in range(0, len(samples), _CHUNK):
         events = samples[first : first + _CHUNK]
         start, end = log.history_bounds(events)
@@ -379,10 +379,6 @@ def _check_slices(
         for count, sample in _bad_events(bad):
             problems.append(f"{count} samples {what}, such as {_event(log, int(events[sample]))}")
     return problems
-
-
-def _hidden(log: InteractionLog) -> np.ndarray:
-    return np.zeros(log.num_events, dtype=bool) if log.hidden is None else np.asarray(log.hidden)
 
 
 def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.progress import over
-from lmctr.utils.rows import is_column, plain_row
+from lmctr.utils.rows import is_column, plain_row, refuse_parts
 from lmctr.utils.suggest import first_listed, first_quoted
 
 from .arrays import array_of
@@ -285,10 +285,7 @@ def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table |
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         yield _select(data, columns)
     elif hasattr(data, "with_format") and hasattr(data, "column_names"):  # datasets
-        if isinstance(data, Mapping):
-            raise ValueError(
-                f"data: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}."
-            )
+        refuse_parts(data, "data")
         if columns is not None and data.column_names is not None:
             _check_names(data.column_names, columns)
             data = data.select_columns(list(columns))

@@ -131,9 +131,7 @@ class LogInput(InputKind):
 
     def feedback_labels(self) -> list[int] | None:
         """Label of each feedback code, where the code says it: all events of a code that may stand in histories have one label."""
-        codes, labels = self.log.feedback, self._first_label()
-        if self.log.hidden is not None:
-            codes, labels = codes[~self.log.hidden], labels[~self.log.hidden]
+        codes, labels = self.log.feedback[self.log.seen], self._first_label()[self.log.seen]
         found = [np.unique(labels[codes == code]) for code in range(len(self.log.feedback_names))]
         return None if any(len(own) > 1 for own in found) else [int(own[0]) if len(own) else -1 for own in found]
 
