@@ -147,21 +147,21 @@ def table_gradient_boosting_baseline(
     return _probabilities(trees, inputs, table, splits, features)
 
 
-def table_baseline_metrics(
+def table_baseline_predictions(
     table: Any, splits: Mapping[str, np.ndarray], seed: int = 0, max_rows: int = MAX_FITTED_ROWS, refit: bool = False
-) -> dict[str, dict[str, dict[str, float | int]]]:
-    """Metrics of both baselines on validation and test, in the form of a run's `metrics.json`.
+) -> dict[str, dict[str, np.ndarray]]:
+    """Probabilities (R,) of both baselines, by name and part, "validation" and "test".
 
     Args:
-        table: the processed table; its groups are those of the grouped AUC, its weights the sample weights.
+        table: the processed table.
         splits: row numbers: those that the model is evaluated on as "validation" and "test", the whole training part as "train".
         seed: of folds, drawn rows and trees.
         max_rows: see `table_features`.
         refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
-        {"field_counting": {"validation": metrics, "test": metrics}, "field_gradient_boosting": {...}}: other names than those of the
-        baselines of a log, which count otherwise.
+        {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}: other names than those
+        of the baselines of a log, which count otherwise.
     """
 
     def predicted(splits: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
@@ -172,10 +172,27 @@ def table_baseline_metrics(
         }
 
     predictions = predicted(splits)
-    if refit:
-        both = np.sort(np.concatenate([splits["train"], splits["validation"]]))
-        again = predicted({"train": both, "test": splits["test"]})
-        predictions = {name: own | again[name] for name, own in predictions.items()}
+    if not refit:
+        return predictions
+    both = np.sort(np.concatenate([splits["train"], splits["validation"]]))
+    again = predicted({"train": both, "test": splits["test"]})
+    return {name: own | again[name] for name, own in predictions.items()}
+
+
+def table_baseline_metrics(
+    table: Any,
+    splits: Mapping[str, np.ndarray],
+    predictions: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    **options: Any,
+) -> dict[str, dict[str, dict[str, float | int]]]:
+    """Metrics of both baselines on validation and test, in the form of a run's `metrics.json`.
+
+    Args:
+        table: the processed table; its groups are those of the grouped AUC, its weights the sample weights.
+        splits, options: see `table_baseline_predictions`.
+        predictions: what that returned, when it is there already.
+    """
+    predictions = table_baseline_predictions(table, splits, **options) if predictions is None else predictions
     return shared.metrics_by_part(predictions, splits, first_labels(table), table.groups, table.weight)
 
 

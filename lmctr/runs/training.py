@@ -19,6 +19,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
+from lmctr.evaluation.significance import PairedTest
 from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.find import is_data_file
@@ -34,7 +35,7 @@ from lmctr.runs.recipe import Recipe, RecipeError, load_recipe, refuse_other_ove
 from lmctr.runs.reference import write_reference
 from lmctr.runs.run import Run
 from lmctr.runs.starting import recipe_for_file
-from lmctr.runs.verdict import verdict
+from lmctr.runs.verdict import difference_test, verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
@@ -462,7 +463,7 @@ class Training:
                 output = trainer.predict(view.dataset(name), metric_key_prefix=name)
                 metrics[name] = plain_metrics(output.metrics, name, view.tasks)
                 if self.is_first:
-                    write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
+                    write_predictions(self._predictions(name), view, name, output)
         state = trainer.state
         kept = state.best_global_step if trainer.args.load_best_model_at_end else None  # else the last weights stay
         return {
@@ -628,11 +629,11 @@ class Training:
             "command": self.command,
         }
         wants_trees = not self.args.boosting_share and plain_model(trainer.model).trees_beside() is not None
-        result["verdict"] = verdict(result, self.recipe.data, view.log is not None, wants_trees)
+        result["verdict"] = verdict(result, self.recipe.data, view.log is not None, wants_trees, self._test_against)
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []
         for part in found["split metrics"]:
-            scores = pq.read_table(self.folder.path / "predictions" / f"{part}.parquet")
+            scores = pq.read_table(self._predictions(part))
             rows = self.view.slices(
                 part, scores["event"].to_numpy(), scores["logit"].to_numpy(), self.args.seed, **options
             )
@@ -643,6 +644,15 @@ class Training:
         text = json_text(result)
         self.folder.seal({METRICS: text})
         write_text(self.folder.path / METRICS, text)
+
+    def _test_against(self, baseline: str) -> PairedTest | None:
+        """Of the model's AUC on the test part; the baselines have been measured."""
+        found = self.view.baseline_scores(baseline, "test")
+        return None if found is None else difference_test(pq.read_table(self._predictions("test")), *found)
+
+    def _predictions(self, part: str) -> Path:
+        """Where the model's predictions for a part are kept."""
+        return self.folder.path / "predictions" / f"{part}.parquet"
 
     def _save_model(self, trainer: Any, samples: Any) -> None:
         """Write model and processor where `from_pretrained` reads them.

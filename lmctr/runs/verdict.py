@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from lmctr.evaluation.impression_baselines import BOUND
+from lmctr.evaluation.significance import PairedTest, delong_test
 
 _LEVEL = 0.0005  # what three decimals cannot tell from nothing
 
@@ -16,14 +20,36 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", k
     return max(measured, key=lambda name: measured[name]) if measured else None
 
 
+def difference_test(predictions: pa.Table, events: np.ndarray, scores: np.ndarray) -> PairedTest | None:
+    """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted, or too few for a test.
+
+    Args:
+        predictions: the model's, with `event`, `label` and `logit`. events, scores: (S,) the baseline's samples, and what it gave them.
+    """
+    if "weight" in predictions.column_names:
+        return None
+    _, own, other = np.intersect1d(predictions["event"].to_numpy(), events, assume_unique=True, return_indices=True)
+    labels, logits = (predictions[name].to_numpy()[own] for name in ("label", "logit"))
+    known = labels >= 0
+    positives, negatives = (np.count_nonzero(labels == one) for one in (1, 0))
+    if min(positives, negatives) < 2 or positives + negatives < known.sum():  # soft labels
+        return None
+    return delong_test(labels[known], logits[known], scores[other][known])
+
+
 def verdict(
-    result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = True, can_have_trees: bool = False
+    result: Mapping[str, Any],
+    data: Mapping[str, Any],
+    has_log: bool = True,
+    can_have_trees: bool = False,
+    test_of: Callable[[str], PairedTest | None] = lambda name: None,
 ) -> str | None:
     """The sentence, or None where there is no baseline by AUC, or R/R* of impressions.
 
     Args:
         result: the content of `metrics.json`. data: the recipe's data group. has_log: whether the samples are events of a log; the
             statistics of a plain table cannot be counted. can_have_trees: whether boosted trees could be put beside the model, and are not.
+        test_of: a test of the model's AUC against that of the baseline of a name, on the test part.
     """
     baselines = {name: own for name, own in result["baselines"].items() if name != BOUND}
     test = result["split metrics"].get("test", {})
@@ -46,8 +72,18 @@ def verdict(
             other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
         if gap < _LEVEL:
             return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
-        return f"above {called}, the strongest baseline{where}, by {gap:.3f} {unit}{other}"
-    return f"below {called} by {-gap:.3f} {unit}{other}: try {_next_thing(result, data if has_log else {}, can_have_trees, key, unit)}"
+        return (
+            f"above {called}, the strongest baseline{where}, by {gap:.3f} {unit}{_chance(test_of(name), gap)}{other}"
+        )
+    return f"below {called} by {-gap:.3f} {unit}{_chance(test_of(name), gap)}{other}: try {_next_thing(result, data if has_log else {}, can_have_trees, key, unit)}"
+
+
+def _chance(test: PairedTest | None, gap: float) -> str:
+    """What a test says of a difference that is shown without its sign."""
+    if test is None:
+        return ""
+    low, high = sorted(np.sign(gap) * np.array(test.confidence_interval))
+    return f" ({'which may be chance, ' if low <= 0 else ''}95 % interval {low:.3f} to {high:.3f})"
 
 
 def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_trees: bool, key: str, unit: str) -> str:

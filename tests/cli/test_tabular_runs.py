@@ -87,6 +87,7 @@ def test_run_folder(table_run):
     assert data["counts"]["samples"] == {"train": 1600, "validation": 200, "test": 200}
     assert set(metrics["baselines"]) == {"field_counting", "field_gradient_boosting"}
     assert metrics["best_auc"] > metrics["split metrics"]["test"]["auc"] > 0.55
+    assert "95 % interval" in metrics["verdict"]
     table = pq.read_table(table_run / "predictions" / "test.parquet")
     assert table.column_names == ["event", "label", "logit"]
     assert len(set(table["event"].to_pylist())) == 200

@@ -59,6 +59,7 @@ def test_run_folder(tiny_run):
     assert recipe["data"]["order"] == "recent"
     assert metrics["best_auc_reads"] == recipe["data"]["num_behaviors"]
     assert metrics["verdict"].partition(" ")[0] in ("above", "below")
+    assert "95 % interval" in metrics["verdict"]  # of the difference: the baseline's scores are at hand
     with open(tiny_run / "slices.csv", newline="") as file:
         slices = list(csv.DictReader(file))
     assert {row["split"] for row in slices} == {"validation", "test"}

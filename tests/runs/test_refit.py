@@ -2,6 +2,7 @@
 `training.rolling_origin`: the same recipe at earlier cuts of the training part."""
 
 import copy
+import re
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import SplitRule
 from lmctr.runs import train, training
+from lmctr.runs.verdict import strongest_baseline
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 
@@ -90,8 +92,8 @@ def by_hand(kind, recipe, folder, best_step):
 @pytest.mark.parametrize("kind", RECIPES)
 def test_refitting_is_one_training_on_both_parts(tmp_path, kind):
     recipe = RECIPES[kind]
-    plain = train(recipe, output_dir=tmp_path / "plain", overrides={"data.baselines": False})
-    run = train(recipe, output_dir=tmp_path / "run", overrides={"training.refit": True})
+    plain = train(recipe, output_dir=tmp_path / "plain")
+    run = train(recipe, output_dir=tmp_path / "run", overrides={"training.refit": True, "data.baselines": True})
     model, scores, samples = by_hand(kind, recipe, tmp_path / "hand", plain.metrics["best_step"])
     found = run.model.state_dict()
     assert all(torch.equal(found[name], values) for name, values in model.state_dict().items())
@@ -107,6 +109,10 @@ def test_refitting_is_one_training_on_both_parts(tmp_path, kind):
     assert not (run.path / ".refit").exists()
     kept = [pq.read_table(folder / "predictions" / "validation.parquet") for folder in (plain.path, run.path)]
     assert kept[0].equals(kept[1])
+    baseline = strongest_baseline(metrics["baselines"])
+    gap = metrics["test"]["auc"] - metrics["baselines"][baseline]["test"]["auc"]
+    low, high = re.search(r"95 % interval (\S+) to (\S+)\)", metrics["verdict"]).groups()
+    assert (float(low) + float(high)) / 2 == pytest.approx(abs(gap), abs=1e-3)  # of the same samples
 
 
 @pytest.mark.parametrize("kind", RECIPES)

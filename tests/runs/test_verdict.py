@@ -1,9 +1,12 @@
 """The verdict of a run: beside which baseline, by how much, and what it says to try."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from lmctr.runs.training import results_table
-from lmctr.runs.verdict import strongest_baseline, verdict
+from lmctr.runs.verdict import difference_test, strongest_baseline, verdict
 
 
 def result(model, evaluations=(0.6, 0.7, 0.65), **test):
@@ -125,3 +128,40 @@ def test_a_log_loss_that_is_worse_is_said():
     )
     found["split metrics"]["test"]["log_loss"] = 0.3
     assert "log loss" not in verdict(found, {})
+
+
+def scored(quality, size, seed=0):
+    """Predictions of a model, and the events and scores of a baseline without skill, in another order."""
+    generator = np.random.default_rng(seed)
+    label = (np.arange(size) % 3 == 0).astype(np.int8)
+    logit = quality * label + generator.normal(size=size)
+    order = generator.permutation(size)
+    table = pa.table({"event": 7 * np.arange(size), "label": label, "logit": logit})
+    return table, 7 * order, generator.normal(size=size)
+
+
+@pytest.mark.parametrize(("quality", "size", "chance"), [(0.2, 40, True), (1.0, 2000, False), (-1.0, 2000, False)])
+def test_a_difference_that_may_be_chance_is_said_to_be(quality, size, chance):
+    predictions, events, scores = scored(quality, size)
+    test = difference_test(predictions, events, scores)
+    label, back = predictions["label"].to_numpy(), np.argsort(events)
+    own = roc_auc_score(label, predictions["logit"].to_numpy())
+    assert (test.value_a, test.value_b) == pytest.approx((own, roc_auc_score(label, scores[back])))
+    said = verdict(result(test.value_a, gradient_boosting=test.value_b), {}, test_of=lambda name: test)
+    low, high = (
+        test.confidence_interval if test.difference > 0 else (-bound for bound in test.confidence_interval[::-1])
+    )
+    words = "which may be chance, " if chance else ""
+    assert f"by {abs(test.difference):.3f} AUC ({words}95 % interval {low:.3f} to {high:.3f})" in said
+    assert said.startswith("above" if test.difference > 0 else "below")
+
+
+def test_what_no_difference_can_be_tested_on():
+    predictions, events, scores = scored(1.0, 60)
+    weighted = predictions.append_column("weight", pa.array(np.ones(60)))
+    assert difference_test(weighted, events, scores) is None
+    label = predictions["label"].to_numpy()
+    for labels in (np.r_[1, np.zeros(59)], np.where(label, 0.75, 0), np.where(label, 1, -100)):
+        assert difference_test(predictions.set_column(1, "label", pa.array(labels)), events, scores) is None
+    some = predictions.set_column(1, "label", pa.array(np.r_[label[:30], np.full(30, -100)].astype(np.int8)))
+    assert difference_test(some, events, scores).num_pairs == 30

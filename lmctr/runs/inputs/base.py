@@ -246,6 +246,11 @@ class InputKind(ABC):
         """Metrics of simple rivals by name and part (validation and test), and the number of samples that they were fitted on; with `refit` they are
         fitted on training and validation for the test part."""
 
+    def baseline_scores(self, name: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """After [`baselines`]: the `event` of each sample of a part, see [`identify`], and what a baseline gave it, both (S,); None where that is not
+        kept."""
+        return None
+
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:

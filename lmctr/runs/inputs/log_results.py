@@ -50,6 +50,10 @@ class LogResults:
         fitted = len(self.splits.train) + (len(self.splits.validation) if refit else 0)
         return baseline_metrics(self.log, self.splits, predictions=predictions), fitted
 
+    def scores(self, name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+        """After `baselines`: the events of a part and what a baseline gave them, both (S,)."""
+        return self.splits[part], self._found[1][name][part]
+
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, with_baseline: bool, refit: bool = False
     ) -> list[dict[str, Any]]:

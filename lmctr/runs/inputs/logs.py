@@ -249,6 +249,9 @@ class LogInput(InputKind):
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         return self.results.baselines(seed, refit)
 
+    def baseline_scores(self, name: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+        return self.results.scores(name, part)
+
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:

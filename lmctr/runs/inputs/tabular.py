@@ -28,7 +28,7 @@ from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, TREE_BINS, newest
 from lmctr.evaluation.rates import value_rates
-from lmctr.evaluation.table_baselines import table_baseline_metrics
+from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
@@ -328,8 +328,14 @@ class TabularInput(GoingOn, StoredInput):
             return self.results.baselines(seed, refit)
         train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
         parts = {part: self.rows(part) for part in ("validation", "test")}
-        metrics = table_baseline_metrics(self.store, {"train": train, **parts}, seed=seed, refit=refit)
+        self._beside = table_baseline_predictions(self.store, {"train": train, **parts}, seed=seed, refit=refit)
+        metrics = table_baseline_metrics(self.store, parts, self._beside)
         return metrics, len(train) + (len(parts["validation"]) if refit else 0)
+
+    def baseline_scores(self, name: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.log is not None:
+            return self.results.scores(name, part)
+        return self.rows(part), self._beside[name][part]
 
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
