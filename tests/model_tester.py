@@ -100,6 +100,16 @@ class CTRModelTesterMixin:
         with pytest.raises(ValueError, match=r"labels: 1\.5 at .* accepted: 0 to 1, and -100"):
             model(**{**batch, "labels": labels.clamp(max=0.9).masked_fill(labels == 1, 1.5)})
 
+    def test_what_calibrates_moves_the_logits_alone(self):
+        plain = self.make_model()
+        batch = self.make_batch(plain.config)
+        moved = self.make_model(calibration=[0.75])
+        moved.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(self.logits(moved, batch), self.logits(plain, batch) + 0.75)
+        for added in ([0.75, 0.5, 0.25, 0.0], [float("nan")], []):
+            with pytest.raises(ValueError, match=r"calibration=.* use None, or a finite number for each task"):
+                self.make_config(calibration=added)
+
     def test_round_trip_through_auto_classes(self, tmp_path):
         key, value = self.changing_key
         model = self.make_model(**{key: value})

@@ -157,6 +157,10 @@ class RetrievalModelTesterMixin(CTRModelTesterMixin):
     # Labels are rank indices here: any number.
     test_what_is_no_label_is_refused = test_soft_labels_are_a_choice = None
 
+    def test_what_calibrates_moves_the_logits_alone(self):
+        with pytest.raises(ValueError, match=r"calibration=\[0\.5\] is not accepted; use None: the logits rank ads"):
+            self.make_config(calibration=[0.5])
+
     changing_key = ("hidden_units", [7, 5])
     values: dict = {}
 

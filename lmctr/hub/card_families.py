@@ -43,6 +43,10 @@ class CardFamily(ABC):
         if trees:
             share = f"their share in the logits is {trees['share']:g}, the network's {1 - trees['share']:g}"
             rows.append(("Boosted trees", f"{trees['trees']} on {self.tree_columns}; {share}"))
+        added = self.config.get("calibration")
+        if added:
+            shown = ", ".join(f"{own:+.3f}" for own in added)
+            rows.append(("Calibration", f"{shown} on the logit, by the clicks of the validation part"))
         return rows
 
     def words(self) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
     return {
         "data": data,
         "model": {"family": family, **own["model"], **family_of(family).starting},
-        "training": own["training"],
+        "training": own["training"] | ({"calibration": "intercept"} if "negatives" in guess.schema else {}),
     }
 
 

@@ -27,6 +27,7 @@ from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
+from lmctr.runs.inputs.calibration import calibrate
 from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
@@ -205,6 +206,10 @@ class Training:
         self.first = FirstProcess(self.is_first)
         family = config_class(recipe.model["family"])
         check_tables(self.args, family.has_tokenizer, recipe.model.get("regularize_tables", False))
+        if self.view.ranks and self.args.calibration != "none":
+            raise ValueError(
+                f"training.calibration is {self.args.calibration!r}, accepted: 'none'; logits of impressions rank their ads, and are no log-odds"
+            )
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
 
@@ -441,8 +446,14 @@ class Training:
 
     # ---- training and after ---------------------------------------------------------------------------------------
 
-    def _fit(self, view: InputKind, trainer: CTRTrainer, parts: tuple[str, ...] = PARTS[1:]) -> dict[str, Any]:
-        """Train, from the newest checkpoint on, and measure. Returns what `metrics.json` says of it."""
+    def _fit(
+        self,
+        view: InputKind,
+        trainer: CTRTrainer,
+        parts: tuple[str, ...] = PARTS[1:],
+        calibration: list[float] | None = None,
+    ) -> dict[str, Any]:
+        """Train, from the newest checkpoint on, calibrate, by the validation part or as told, and measure. Returns what `metrics.json` says of it."""
         checkpoint, skipped = newest_complete_checkpoint(trainer.args.output_dir)
         for message in skipped:
             self.tell(f"skipped: {message}")
@@ -459,6 +470,14 @@ class Training:
             if trainer.args.chooses_share and parts and plain_model(trainer.model).config.boosted_trees:
                 found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
                 self.say(f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation")
+            if calibration is not None:
+                plain_model(trainer.model).config.calibration = calibration
+            elif trainer.args.calibration != "none" and parts:
+                added = calibrate(trainer, view.dataset("validation"))
+                found["calibration"] = plain_model(trainer.model).config.calibration
+                self.say(
+                    f"calibration: {', '.join(f'{own:+.3f}' for own in added)} on the logits, by the clicks of validation"
+                )
             for name in parts:
                 output = trainer.predict(view.dataset(name), metric_key_prefix=name)
                 metrics[name] = plain_metrics(output.metrics, name, view.tasks)
@@ -591,7 +610,7 @@ class Training:
         trainer.add_callback(StopAt(last))
         samples = view.num_samples("train")
         self.say(f"training again on training and validation, {samples:,} samples: {last:,} of {planned:,} steps")
-        found = self._fit(view, trainer, ("test",))
+        found = self._fit(view, trainer, ("test",), chosen.get("calibration"))
         if self.is_first:
             processor.save_pretrained(self.folder.path)
             if trainer.holds_whole_model and self.args.save_strategy != "no":
@@ -604,8 +623,7 @@ class Training:
         about = {name: chosen[name] for name in ("best_step", "steps", "training_samples", "train_seconds")}
         about["test"] = chosen["split metrics"]["test"]
         found |= {"split metrics": split_metrics, "evaluations": chosen["evaluations"], "before_refit": about}
-        if "boosting_share" in chosen:
-            found["boosting_share"] = chosen["boosting_share"]
+        found |= {name: chosen[name] for name in ("boosting_share", "calibration") if name in chosen}
         return view, trainer, found
 
     def _finish(self, view: InputKind, trainer: CTRTrainer, found: dict[str, Any]) -> None:

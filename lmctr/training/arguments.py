@@ -111,6 +111,9 @@ class CTRTrainingArguments(TrainingArguments):
             good share for models that are about as good, and `"auto"` trains with it and then takes the one by the log loss on validation
             ([`~lmctr.runs.inputs.boosting.choose_share`]), which may be 0. With `from_run` the earlier run's trees stay, with this share unless it is 0;
             where it has none, new ones are fitted.
+        calibration (`str`, defaults to `"none"`):
+            With `"intercept"`, `lmctr train` adds to the trained model's logits the number, of each task, with which the probabilities of the
+            validation part sum up to its clicks ([`~lmctr.runs.inputs.calibration.calibrate`]); orders inside a task do not change. A `refit` keeps it.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part. The
@@ -181,6 +184,7 @@ class CTRTrainingArguments(TrainingArguments):
     boosting_share: float | Literal["auto"] = _field(
         0.0, "The share of boosted trees in the logits; 0: no trees; auto: as validation has it."
     )
+    calibration: str = _field("none", "What calibrates the logits on validation: none or intercept.")
     rolling_origin: int | None = _field(
         None, "Earlier cuts of the training part on which the best epoch is looked for."
     )
@@ -287,6 +291,8 @@ class CTRTrainingArguments(TrainingArguments):
             )
         if self.linear_start not in ("logistic", "zero"):
             raise ValueError(f"linear_start must be 'logistic' or 'zero', got {self.linear_start!r}")
+        if self.calibration not in ("none", "intercept"):
+            raise ValueError(f"calibration must be 'none' or 'intercept', got {self.calibration!r}")
         self.chooses_share = self.boosting_share == "auto"
         if self.chooses_share:
             self.boosting_share = 0.5

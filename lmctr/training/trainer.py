@@ -74,7 +74,10 @@ from lmctr.training.uploads import CheckpointUploads
 from lmctr.utils.suggest import refuse_unknown
 
 _READ_WHEN_MADE = ("ema_decay", "effective_rank_samples", "callbacks", "embedding_optimizer", "shard_tables")
-_READ_BY_TRAIN = ("linear_start", "boosting_share", "rolling_origin", "refit", "from_run", "from_optimizer", "lora")
+_READ_BY_TRAIN = (
+    *("linear_start", "boosting_share", "calibration", "rolling_origin", "refit"),
+    *("from_run", "from_optimizer", "lora"),
+)
 _OF_TRAINER = ("groups", "times", "lengths", "loss_weight")  # of a sample, and for no model
 
 

@@ -230,6 +230,14 @@ def refuse_labels(labels: torch.Tensor, wrong: torch.Tensor, accepted: str, hint
         raise ValueError(f"labels: {labels[tuple(place)].item():g} at {place} is no label; {accepted}{hint}")
 
 
+def calibrated(config: PreTrainedConfig, logits: torch.Tensor) -> torch.Tensor:
+    """Logits (..), with a trailing task axis for several tasks, and what `config.calibration` adds to them."""
+    added = config.calibration
+    if added is None:
+        return logits
+    return logits + (added[0] if len(added) == 1 else torch.tensor(added, dtype=logits.dtype, device=logits.device))
+
+
 class CTRPreTrainedModel(PreTrainedModel):
     """Base of every lmctr model: `PreTrainedModel` that reads weights from safetensors only, never from pickles.
 

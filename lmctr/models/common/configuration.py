@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from functools import wraps
+from math import isfinite
 from typing import Any, ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -82,6 +83,7 @@ class CTRConfig(PreTrainedConfig):
         boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
             of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, their `share` in the logits, and, on
             fields, `rated_fields`, the places of the categorical ones whose values they know by their rates.
+        calibration (`list`, *optional*): what is added to the logits of each task, found on validation (`training.calibration`).
         processor_fingerprint (`str`, *optional*): `fingerprint` of the processor whose ids the weights know; one with another is refused
             where both are loaded together.
 
@@ -99,6 +101,7 @@ class CTRConfig(PreTrainedConfig):
 
     soft_labels: bool = False
     boosted_trees: dict[str, int | float | list[int]] | None = None
+    calibration: list[float] | None = None
     processor_fingerprint: str | None = None
 
     def __init_subclass__(cls, **kwargs):
@@ -138,6 +141,12 @@ class CTRConfig(PreTrainedConfig):
             ),
             "boosted_trees",
             "None, or trees (1 to 10,000), leaves (2 to 16), share (0 to 1) and, of a table, rated_fields (places of categorical fields)",
+        )
+        tasks = len(self.task_names or ("click",))
+        self._require(
+            self.calibration is None or (len(self.calibration) == tasks and all(map(isfinite, self.calibration))),
+            "calibration",
+            f"None, or a finite number for each task, here {tasks}",
         )
         self.validate_values()
 
@@ -662,6 +671,7 @@ class RetrievalConfig(CTRConfig):
         self._require_widths("hidden_units")
         self._require_above_zero("initializer_range")
         self._require_choice("loss", self.losses)
+        self._require(self.calibration is None, "calibration", "None: the logits rank ads, and are no log-odds")
         self._require_whole("arf_top_m")
         self._require(
             self.arf_top_k is None or 1 <= self.arf_top_k <= self.arf_top_m,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from .base import CTRPreTrainedModel, WithHeadMixin, task_loss
+from .base import CTRPreTrainedModel, WithHeadMixin, calibrated, task_loss
 from .configuration import SequenceCTRConfig
 from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput, or_tuple, tensors_only
@@ -455,11 +455,11 @@ class SequenceForCTRMixin(WithHeadMixin):
         return representation
 
     def task_logits(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
-        """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`]."""
+        """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`], and what calibrates them."""
         logits = self.head(self.head_input(representation, inputs))
-        if self.statistics_skip is None:
-            return logits
-        return self.statistics_skip(inputs.statistics, logits)
+        if self.statistics_skip is not None:
+            logits = self.statistics_skip(inputs.statistics, logits)
+        return calibrated(self.config, logits)
 
     @or_tuple
     def forward(

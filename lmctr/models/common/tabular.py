@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .base import CTRPreTrainedModel, WithHeadMixin, row_weights, task_loss
+from .base import CTRPreTrainedModel, WithHeadMixin, calibrated, row_weights, task_loss
 from .boosted_trees import FieldTrees, TreesBeside
 from .configuration import TabularCTRConfig
 from .layers import MLP
@@ -303,7 +303,7 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = skip(numeric_values, logits[:, None])[:, 0].float()
         elif (trees := self._beside("field_trees")) is not None:
             logits = trees(numeric_values, input_ids, logits.reshape(*logits.shape[:1], -1)).reshape(logits.shape)
-        loss = None
+        logits, loss = calibrated(self.config, logits), None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
             if several and self.config.task_head == "esmm":

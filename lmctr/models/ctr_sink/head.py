@@ -6,6 +6,8 @@ Shapes: B batch, P width of what the head reads, Fs statistics.
 import torch
 from torch import nn
 
+from lmctr.models.common.base import calibrated
+
 from .configuration_ctr_sink import CTRSinkConfig
 from .statistics_tower import StatisticsTower
 
@@ -27,6 +29,7 @@ class LayoutHead(nn.Module):
 
     def __init__(self, config: CTRSinkConfig, in_features: int, **parts: nn.Module):
         super().__init__()
+        self.config = config
         for name, part in parts.items():
             self.add_module(name, part)
         self.dense = nn.Linear(in_features, config.head_hidden_size)
@@ -37,7 +40,9 @@ class LayoutHead(nn.Module):
     def logits(self, read: torch.Tensor, statistics: torch.Tensor | None) -> torch.Tensor:
         """(B, P) of the text and (B, Fs) scaled statistics, where the model has them, to (B,) logits."""
         hidden = self.dense(read)
-        if self.statistics is None:
-            return self.out(self.activation(hidden)).squeeze(-1)
-        hidden = hidden + self.statistics(statistics)
-        return self.statistics.skip(statistics, self.out(self.activation(hidden))).squeeze(-1)
+        if self.statistics is not None:
+            hidden = hidden + self.statistics(statistics)
+        logits = self.out(self.activation(hidden))
+        if self.statistics is not None:
+            logits = self.statistics.skip(statistics, logits)
+        return calibrated(self.config, logits.squeeze(-1))

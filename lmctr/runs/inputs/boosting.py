@@ -12,6 +12,7 @@ import numpy as np
 from lmctr.evaluation.baseline_parts import field_trees, statistic_regression, statistic_trees
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.boosted_trees import FieldTrees
+from lmctr.runs.inputs.calibration import measured
 from lmctr.runs.inputs.linear_start import LinearSamples, by_task
 from lmctr.utils.progress import over
 
@@ -67,13 +68,8 @@ def choose_share(trainer: Any, samples: Any) -> float:
     beside, ends = model.trees_beside(), []
     for share in (0.0, 1.0):  # the network's logits, then the trees'
         beside.share = share
-        output = trainer.predict(samples)
-        ends.append(output.predictions.astype(np.float64))
-    labels, weight = output.label_ids, getattr(samples, "sample_weight", None)
-    if weight is not None:
-        mask = getattr(samples, "candidate_mask", None)
-        weight = np.asarray(weight if mask is None else weight[mask]).reshape(-1, *[1] * (labels.ndim - 1))
-    weight = np.where(labels >= 0, 1.0 if weight is None else weight, 0.0)
+        logits, labels, weight = measured(trainer, samples)
+        ends.append(logits)
 
     def losses(share: float) -> np.ndarray:
         logits = (1.0 - share) * ends[0] + share * ends[1]

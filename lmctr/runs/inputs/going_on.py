@@ -83,6 +83,7 @@ class GoingOn:
             raise ValueError(
                 f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
             )
+        model.config.calibration = old.config.calibration
         if old.config.boosted_trees is not None and model.trees_beside() is not None:
             model.config.boosted_trees = old.config.boosted_trees
             model.trees_beside().grow(model.config)

@@ -35,6 +35,7 @@ class ImpressionInput(StoredInput):
 
     data_keys: ClassVar = ImpressionDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines", "metrics")
+    ranks: ClassVar = True
     training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
     store_class: ClassVar = ImpressionStore
     view_class: ClassVar = ImpressionView
