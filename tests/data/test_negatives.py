@@ -14,6 +14,7 @@ from lmctr.data.guess import guess_files
 from lmctr.data.inspection import describe_log
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.runs.options import InitOptions
+from lmctr.runs.recipe import load_recipe
 from lmctr.runs.starting import init
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.files import read_yaml
@@ -224,6 +225,8 @@ def test_init_writes_a_log_of_clicks(tmp_path, monkeypatch):
     assert figures["counts"]["events_in_no_history"] == log.num_events - EVENTS > EVENTS
     assert log.catalogue.column_names == ["item_id", "category", "price"]
     assert log.users.column_names == ["user_id", "device"]
+    for family in ("din", "deepfm", "ctr_sink"):  # draws say how often they are clicks
+        assert load_recipe(f"clicks/{family}.yaml").training["calibration"] == "intercept"
     assert log.context.column_names == ["position"]
     assert log.info.label_rule == "every row a click, 2 items drawn beside each (uniformly)"
     recipe = read_yaml(tmp_path / "clicks/ctr_sink.yaml")
