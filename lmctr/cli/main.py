@@ -22,6 +22,7 @@ VERBS = {
     "train": "lmctr.cli.train",
     "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.cli.predict",
+    "recommend": "lmctr.cli.recommend",
     "serve": "lmctr.cli.serve",
     "demo": "lmctr.cli.demo",
     "report": "lmctr.cli.report",

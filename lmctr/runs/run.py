@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
 from lmctr.runs.answers.joined import JoinedRows, reads_log
@@ -111,6 +112,46 @@ class Run:
         for warning in joined.warnings:
             logger.warning(warning)
         return found[:, 0] if len(joined.tasks) == 1 else found
+
+    def recommend(
+        self,
+        users: Any = None,
+        top: int = 10,
+        *,
+        items: Any = None,
+        seen: bool = False,
+        time: Any = None,
+        log: str | Path | None = None,
+        allow_unknown: bool = False,
+    ) -> pa.Table:
+        """The best items for users of the log that the run was trained on, or of a newer one, as `lmctr recommend` gives them.
+
+        Args:
+            users: a list of ids; or a table (as for `predict`) with the log's column of users and, where they differ by row, of times, scenarios and
+                context; None: all users of the log.
+            top: items for each.
+            items: the candidates: a list of ids, or a table with the log's column of items; None: all that somebody met before.
+            seen: whether items that a user has met before are candidates too.
+            time: the moment to rank at, for rows without a time: unix seconds or a text; None: a second after the log's last event.
+            log, allow_unknown: see `predict`.
+
+        Returns:
+            A row for each user and item, the best first: the user and the item in the log's columns, their `row` and `rank` (from 1), `logit` and
+            `probability`, (R, T) of several tasks, which are ranked by the first.
+
+        Raises:
+            FileNotFoundError: a folder without a recipe; a log that is not there.
+            ValueError: a run of no log; a row that is not valid.
+        """
+        from lmctr.runs.answers.recommend import BestItems, best_table
+
+        log = None if log is None else str(log)
+        options = {"allow_unknown": allow_unknown, "name": self._name}
+        ranked = BestItems(self.folder, self.model, self.processor, log, items, seen, time, **options)
+        found = best_table(ranked, users, top)
+        for warning in ranked.warnings:
+            logger.warning(warning)
+        return found
 
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from lmctr.utils.suggest import first_quoted
 
 from .tables import bad_rows, check_id_column, copied
 
-__all__ = ["JoinedRows", "reads_log"]
+__all__ = ["JoinedRows", "columns_of", "is_of_log", "reads_log"]
 
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -57,14 +57,15 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
         return False
     if kind != "table":
         return True
-    if not folder.started:
-        return False
+    return folder.started and is_of_log(folder) and not {*columns} <= {*columns_of(source)}
+
+
+def is_of_log(folder: RunFolder) -> bool:
+    """Whether a run's data are those of a log, whose files may be elsewhere."""
     data = load_recipe(folder.path / RECIPE).data
-    known = data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
-    # which tables of a log leave, whose files may be elsewhere
-    if not known and not (folder.path / LOG_STATISTICS).is_file():
-        return False
-    return not {*columns} <= {*_columns_of(source)}
+    if (folder.path / LOG_STATISTICS).is_file():  # which tables of a log leave
+        return True
+    return data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
 
 
 def _is_table(source: Any) -> bool:
@@ -75,7 +76,7 @@ def _is_table(source: Any) -> bool:
         return format_of(Path(source)) != "jsonl" or not _OF_REQUESTS & {*_keys_of(Path(source))}
     first = source[0] if isinstance(source, (list, tuple)) and source else None
     is_table = isinstance(source, Mapping) or hasattr(source, "column_names") or hasattr(source, "dtypes")
-    return (is_table or isinstance(first, Mapping)) and not _OF_REQUESTS & {*_columns_of(source)}
+    return (is_table or isinstance(first, Mapping)) and not _OF_REQUESTS & {*columns_of(source)}
 
 
 def _keys_of(path: Path) -> list[str]:
@@ -89,7 +90,7 @@ def _keys_of(path: Path) -> list[str]:
     return list(first) if isinstance(first, dict) else ["history"]
 
 
-def _columns_of(source: Any) -> list[str]:
+def columns_of(source: Any) -> list[str]:
     """Names of an input's columns; what Python holds tells them without its rows."""
     names = getattr(source, "column_names", None)
     if names is None and isinstance(source, (list, tuple)) and isinstance(source[0], Mapping):
@@ -180,7 +181,7 @@ class JoinedRows:
                 `allow_unknown`, a field with next to no known value.
         """
         check_id_column(id_column, self.tasks)
-        wanted = self._wanted(_columns_of(source), id_column)
+        wanted = self._wanted(columns_of(source), id_column)
         for rows in rows_of(source, wanted, reading=self.names.reading):
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
@@ -207,7 +208,10 @@ class JoinedRows:
                 found.append(f"{where}: {name}: {shown}; are these the ids that the log has?")
         return found
 
-    def _wanted(self, found: list[str], id_column: str | None) -> dict[str, str]:
+    def _wanted(
+        self, found: list[str], id_column: str | None = None, needed: Collection[str] = tuple(_DEFAULTS)
+    ) -> dict[str, str]:
+        """Columns to read of those that an input has, and how. needed: the roles whose columns it must have."""
         names = self.names
         if names is None:
             chosen = {
@@ -215,7 +219,8 @@ class JoinedRows:
                 for role in _DEFAULTS
             }
             self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
-        wanted = {names.user: "text", names.item: "text", names.time.column: "any"}
+        roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
+        wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
         optional = [
             names.scenario,
             *(names.context or {}).values(),
@@ -247,11 +252,11 @@ class JoinedRows:
             if not self.skip:
                 if row:
                     before = Rows(rows.table.slice(0, row), rows.source, rows.first)
-                    yield self._ids(before, id_column), self._logits(before), [None] * row
+                    yield self._ids(before, id_column), self._logits(self._read(before)), [None] * row
                 raise error
         logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
         if good.any():
-            logits[good] = self._logits(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
+            logits[good] = self._logits(self._read(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first)))
         yield self._ids(rows, id_column), logits, reasons
 
     def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
@@ -262,22 +267,37 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
+        return self._read_who(rows) | {"item": self._read_items(rows)}
+
+    def _read_ids(self, rows: Rows, name: str, known: pa.DataType) -> pa.Array:
+        """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
+        array = columns.whole_column(rows.column(name), name, rows.source)
+        columns.encode_ids(array, name, rows.source)
+        if not is_text(array.type):
+            return array
+        if pa.types.is_integer(known):
+            array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
+        return whole_ids(array.dictionary_encode(), name, rows.source)
+
+    def _read_items(self, rows: Rows) -> pa.Array:
+        """The items' ids."""
+        name, known = self.names.item, self.log.catalogue["item_id"]
+        found = self._read_ids(rows, name, known.type)
+        if self.kind.reads_descriptions:
+            lacking = columns.item_rows(found, name, rows.source, known, missing=-1) < 0
+            hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
+            columns.refuse(lacking, rows.column(name), name, rows.source, "are not in the log's catalogue", hint)
+        return found
+
+    def _read_who(self, rows: Rows, at: int | None = None) -> dict[str, Any]:
+        """What the queries of rows are beside their items. at: the time of rows without one, in unix seconds."""
         names, source = self.names, rows.source
-        user, item = (columns.whole_column(rows.column(name), name, source) for name in (names.user, names.item))
-
-        def ids_of(array: pa.Array, name: str, known: pa.DataType) -> pa.Array:
-            """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
-            columns.encode_ids(array, name, source)
-            if not is_text(array.type):
-                return array
-            if pa.types.is_integer(known):
-                array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
-            return whole_ids(array.dictionary_encode(), name, source)
-
+        has_time = at is None or names.time.column in rows.table.schema.names
         read = {
-            "user": ids_of(user, names.user, pa.array(self.log.user_ids[:1]).type),
-            "item": ids_of(item, names.item, self.log.catalogue["item_id"].type),
-            "time": seconds_of(rows.column(names.time.column), names.time, source),
+            "user": self._read_ids(rows, names.user, pa.array(self.log.user_ids[:1]).type),
+            "time": seconds_of(rows.column(names.time.column), names.time, source)
+            if has_time
+            else np.full(len(rows), at),
         }
         present = rows.table.schema.names
         places = getattr(self.processor, "scenario_names", ())
@@ -295,17 +315,10 @@ class JoinedRows:
             kinds = self.log.context.schema
             found = {n: _as_log(rows.column(column), kinds.field(n).type, column, source) for n, column in own.items()}
             read["context"] = pa.table(found) if found else None
-        if self.kind.reads_descriptions:
-            lacking = (
-                columns.item_rows(read["item"], names.item, source, self.log.catalogue["item_id"], missing=-1) < 0
-            )
-            hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
-            columns.refuse(lacking, item, names.item, source, "are not in the log's catalogue", hint)
         return read
 
-    def _logits(self, rows: Rows) -> np.ndarray:
-        """(N, T) logits of rows that can be scored."""
-        asked = self._read(rows)
+    def _logits(self, asked: dict[str, Any]) -> np.ndarray:
+        """(N, T) logits of queries, as [`with_queries`] takes them."""
         queried = with_queries(self.log, **asked, theirs_only=not self.kind.reads_other_users)
         read = {
             "items not in the log": (queried.new_items, "item"),

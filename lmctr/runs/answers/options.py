@@ -1,4 +1,4 @@
-"""What `lmctr predict` takes."""
+"""What `lmctr predict` and `lmctr recommend` take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from lmctr.utils.measure import PRECISIONS
 from lmctr.utils.options import option
 
-__all__ = ["PredictOptions"]
+__all__ = ["PredictOptions", "RecommendOptions"]
 
 
 @dataclass
@@ -57,3 +57,47 @@ class PredictOptions:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
         if "-" not in (self.input, self.output) and Path(self.output).resolve() == Path(self.input).resolve():
             raise ValueError(f"--output {self.output} is the input itself, which would be lost; give another file")
+
+
+@dataclass
+class RecommendOptions:
+    """Write the best items for each user of a log, by a trained run: every candidate is scored with the history, the statistics and the
+    description that the log has, as lmctr predict does."""
+
+    run: str = option("folder of a run whose data are a log of users, items and times", positional=True)
+    top: int = option("items for each user", 10)
+    users: str | None = option(
+        "a table with the log's column of users and, where they differ by row, of times, scenarios and context (default: all users of the log)",
+        None,
+        metavar="FILE",
+    )
+    items: str | None = option(
+        "the candidates: a table with the log's column of items (default: all that somebody met before)",
+        None,
+        metavar="FILE",
+    )
+    seen: bool = option("rank items too that a user has met before", False)
+    time: str | None = option(
+        "the moment to rank at, for rows without a time: as the log writes times (default: a second after its last event)",
+        None,
+    )
+    log: str | None = option(
+        "where histories come from: a schema .yaml file, a folder of `lmctr data prepare`, or a newer data file with the columns of the run's "
+        "own (default: the run's log)",
+        None,
+        metavar="LOG",
+    )
+    output: str = option(".csv, .parquet or JSON lines file, or - for standard output (default)", "-", metavar="FILE")
+    batch_size: int | None = option("pairs of a user and an item per forward pass (default 256)", None)
+    allow_unknown: bool = option("rank although nearly all users or items are unknown", False)
+    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
+
+    def __post_init__(self) -> None:
+        for name in ("top", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        for given in (self.users, self.items):
+            if given is not None and Path(self.output).resolve() == Path(given).resolve():
+                raise ValueError(f"--output {self.output} is an input itself, which would be lost; give another file")

@@ -30,7 +30,7 @@ from .files import check_input, check_output, whole_output
 from .histories import EventAnswers, TextAnswers
 from .impressions import ImpressionAnswers
 from .joined import JoinedRows, reads_log
-from .options import PredictOptions
+from .options import PredictOptions, RecommendOptions
 from .requests import answer_of, read_objects
 from .tables import FORMATS, predict_table, scores_to, table_logits
 
@@ -49,11 +49,7 @@ def predict(options: PredictOptions) -> int:
         FileNotFoundError: no such folder or file.
         ValueError: an option that this kind of input has not; a line or row that is not valid, by its place in the file.
     """
-    place, dtype = usable_device(options.device), usable_dtype(options.dtype)
-    transformers.utils.logging.disable_progress_bar()
-    folder = open_model(options.run)
-    model, processor = load_folder(folder)
-    model = model.to(place, dtype)
+    folder, model, processor = opened(options)
     kind = _request_kind(processor)
     joins = reads_log(folder, options.log, options.input, kind, processor.input_columns() if kind == "table" else None)
     _check_options(options, "log" if joins else kind)
@@ -98,6 +94,15 @@ def predict(options: PredictOptions) -> int:
     left = f", {skipped} skipped" if skipped else ""
     print(f"{count} requests scored{left}{reason}{unknown_words(answers.unknown)}", file=sys.stderr)
     return 0
+
+
+def opened(options: PredictOptions | RecommendOptions) -> tuple[RunFolder, torch.nn.Module, Any]:
+    """The folder of the run that options name, its model on the device and in the precision that they ask for, and its processor."""
+    place, dtype = usable_device(options.device), usable_dtype(options.dtype)
+    transformers.utils.logging.disable_progress_bar()
+    folder = open_model(options.run)
+    model, processor = load_folder(folder)
+    return folder, model.to(place, dtype), processor
 
 
 def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:

@@ -211,6 +211,16 @@ def _end(task: str, tasks: Sequence[str]) -> str:
     return "" if task == tasks[0] else f"_{task}"
 
 
+def score_columns(logits: np.ndarray, tasks: Sequence[str]) -> dict[str, list]:
+    """The columns `logit` and `probability` of each task of (N, T) logits, None where these are NaN."""
+    columns = {}
+    for task, values in zip(tasks, logits.T.astype(np.float64)):
+        end = _end(task, tasks)
+        for name, found in (("logit", values), ("probability", expit(values))):
+            columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
+    return columns
+
+
 class ScoreWriter:
     """Writes the scores of some rows after the other to a stream, in the format that the target's name ends in.
 
@@ -225,11 +235,7 @@ class ScoreWriter:
 
     def write(self, ids: Mapping[str, list], logits: np.ndarray, reasons: Sequence[str | None] | None = None) -> None:
         """Rows with their identifying columns, (N, T) logits (NaN: none) and, where rows may be skipped, the reason of each or None."""
-        columns = dict(ids)
-        for task, values in zip(self.tasks, logits.T.astype(np.float64)):
-            end = _end(task, self.tasks)
-            for name, found in (("logit", values), ("probability", expit(values))):
-                columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
+        columns = dict(ids) | score_columns(logits, self.tasks)
         if reasons is not None:
             columns["error"] = list(reasons)
         if self.suffix == ".parquet":

@@ -1,0 +1,230 @@
+"""The best items for users of a log: all candidates are scored with what the log says at a time, and the first few kept."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.logs import columns
+from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.times import seconds_of
+from lmctr.data.tables.source import rows_of
+from lmctr.runs.folder import RunFolder
+from lmctr.utils.progress import over
+
+from .base import unknown_words
+from .files import check_output
+from .joined import JoinedRows, columns_of, is_of_log
+from .options import RecommendOptions
+from .predict import opened
+from .tables import FORMATS, score_columns, scores_to
+
+__all__ = ["BestItems", "best_table", "recommend"]
+
+PAIRS = 1 << 18
+"""Users times candidates that are scored at a time."""
+_COME_BACK = (
+    0.02  # share of events with items that the user has met before, from which on leaving these out is worth a word
+)
+
+
+class BestItems(JoinedRows):
+    """Ranks items for users by a run of a log.
+
+    Args:
+        folder, model, processor, log, options: see [`JoinedRows`].
+        items: the candidates: a file or table with the log's column of items, or a list of ids; None: the items that somebody met before.
+        seen: whether items that a user has met before are candidates too.
+        time: the moment to rank at, unix seconds or a text as in the log's own; None: a second after the log's last event.
+
+    Raises:
+        FileNotFoundError, ValueError: see [`JoinedRows`]; a run of another kind of data; a time that is none; candidates without an item.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        model: Any,
+        processor: Any,
+        log: str | None,
+        items: Any = None,
+        seen: bool = False,
+        time: Any = None,
+        **options: Any,
+    ):
+        if folder.started and not is_of_log(folder):
+            raise ValueError(
+                f"{options.get('name') or folder.path} reads {processor.request_kind}, and no log of users, items and times whose items could be "
+                "ranked; score rows or requests by lmctr predict"
+            )
+        super().__init__(folder, model, processor, log, **options)
+        self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else _second(time)
+        self.seen, self._given = seen, items
+
+    @cached_property
+    def _candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+        """Ids (C,) of all candidates, their rows in the catalogue (-1: none), and from when on each is one, in order of that."""
+        log = self.log
+        catalogue = log.catalogue["item_id"].combine_chunks()
+        if self._given is None:
+            since = np.full(len(catalogue), np.iinfo(np.int64).max)
+            np.minimum.at(since, log.item[log.seen], log.time[log.seen] + 1)  # known from the next second on
+            rows = np.argsort(since, kind="stable")[: np.count_nonzero(since < np.iinfo(np.int64).max)]
+            return catalogue.take(pa.array(rows)), rows, since[rows]
+        given = self._given
+        if isinstance(given, (list, tuple, np.ndarray, pa.Array)):
+            given = {self.names.item: pa.array(given)}
+        found = columns_of(given)
+        name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
+        parts = [
+            self._read_items(Rows(rows.table.rename_columns([self.names.item]), rows.source, rows.first))
+            for rows in rows_of(given, {name: "text"}, reading=self.names.reading)
+        ]
+        ids = pa.chunked_array(parts).unify_dictionaries().combine_chunks() if parts else pa.array([], pa.int64())
+        if not len(ids):
+            raise ValueError("items: there is no candidate")
+        ids = (ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids).unique()
+        rows = columns.item_rows(ids, self.names.item, None, catalogue, missing=-1).astype(np.int64)
+        return ids, rows, np.zeros(len(ids), dtype=np.int64)
+
+    def _candidates_of(self, user: int, time: int) -> np.ndarray:
+        """Places of the candidates of a user, -1 of one that the log has not, at a time."""
+        _, rows, since = self._candidates
+        places = np.arange(np.searchsorted(since, time, side="right"))
+        if self.seen or user < 0:
+            return places
+        log = self.log
+        events = np.arange(log.offsets[user], log.seen_end[user])
+        met = log.item[events[log.time[events] < time]]
+        return places[~np.isin(rows[places], met)]
+
+    def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, list], np.ndarray]]:
+        """The best `top` items of each row, some rows after the other, in order; fewer where there are fewer candidates: columns (the row, where
+        users are given, user, rank, item), and (N, T) logits.
+
+        Args:
+            users: a file or table with the log's column of users and, where rows differ in them, of times, of scenarios and of the context; or a
+                list of ids; None: all users of the log.
+
+        Raises:
+            ValueError: a missing column; a row that cannot be read.
+        """
+        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+            raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
+        has_rows = users is not None
+        if users is None:
+            users = self.log.user_ids
+        if isinstance(users, (list, tuple, np.ndarray, pa.Array)):
+            self._wanted([])
+            users = {self.names.user: users if isinstance(users, pa.Array) else pa.array(users)}
+        for rows in rows_of(users, self._wanted(columns_of(users), None, ("user",)), reading=self.names.reading):
+            where = rows.source or "users"
+            for ids, logits in self._best_of(rows, top):
+                row = ids.pop("row")
+                yield ({"row": row} if has_rows else {}) | ids, logits
+            self.limits.check(
+                where, self.allow_unknown
+            )  # rare items are candidates as well as others: no word about these
+            self.warnings = [*self._lacking(where), *self._unmet(where)]
+
+    def _best_of(self, rows: Rows, top: int) -> Iterator[tuple[dict[str, list], np.ndarray]]:
+        asked = self._read_who(rows, self.at)
+        user = pa.array(asked["user"])
+        user = user.dictionary_decode() if pa.types.is_dictionary(user.type) else user
+        known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
+        waiting: list[tuple[int, np.ndarray]] = []
+        for row, (code, time) in enumerate(zip(known, asked["time"])):
+            waiting.append((row, self._candidates_of(int(code), int(time))))
+            if sum(len(places) for _, places in waiting) >= PAIRS or row == len(rows) - 1:
+                yield self._ranked(asked, user, rows.first, waiting, top)
+                waiting = []
+
+    def _ranked(
+        self, asked: dict[str, Any], user: pa.Array, first: int, waiting: list[tuple[int, np.ndarray]], top: int
+    ) -> tuple[dict[str, list], np.ndarray]:
+        ids = self._candidates[0]
+        owner = np.repeat([row for row, _ in waiting], [len(places) for _, places in waiting])
+        places = np.concatenate([places for _, places in waiting])
+        parts = []
+        for start in range(0, len(owner), PAIRS):
+            own = pa.array(owner[start : start + PAIRS])
+            given = {
+                name: None if values is None else values.take(own) for name, values in self._columns(asked).items()
+            }
+            given["time"] = given["time"].to_numpy()
+            if "scenario" in given:
+                given["scenario"] = given["scenario"].to_numpy()
+            parts.append(self._logits(given | {"item": ids.take(pa.array(places[start : start + PAIRS]))}))
+        logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
+        order = np.lexsort((-logits[:, 0], owner))
+        begins = np.searchsorted(owner[order], owner[order])
+        rank = np.arange(len(order)) - begins + 1
+        order, rank = order[rank <= top], rank[rank <= top]
+        found = {
+            "row": first + owner[order],
+            self.names.user: user.take(pa.array(owner[order])),
+            "rank": rank,
+            self.names.item: ids.take(pa.array(places[order])),
+        }
+        return {name: values.tolist() for name, values in found.items()}, logits[order]
+
+    @staticmethod
+    def _columns(asked: dict[str, Any]) -> dict[str, Any]:
+        return {name: pa.array(own) if isinstance(own, np.ndarray) else own for name, own in asked.items()}
+
+    def hint(self) -> str | None:
+        """A word about items that users come back to, where these are left out."""
+        log = self.log
+        if self.seen:
+            return None
+        pairs = log.user[log.seen].astype(np.int64) * log.num_items + log.item[log.seen]
+        share = 1 - len(np.unique(pairs)) / max(len(pairs), 1)
+        if share < _COME_BACK:
+            return None
+        return (
+            f"{share:.0%} of the log's events are of an item that its user had met before; --seen ranks such items too"
+        )
+
+
+def _second(time: Any) -> int:
+    try:
+        return int(seconds_of(pa.array([time]), TimeSpec(column="time"), "")[0])
+    except (ValueError, pa.ArrowInvalid):
+        raise ValueError(
+            f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00"
+        ) from None
+
+
+def best_table(ranked: BestItems, users: Any, top: int) -> pa.Table:
+    """All that [`BestItems.best`] gives, with the columns of the scores."""
+    parts = [pa.table(ids | score_columns(logits, ranked.tasks)) for ids, logits in ranked.best(users, top)]
+    return pa.concat_tables(parts)
+
+
+def recommend(options: RecommendOptions) -> int:
+    """Write the best items for users.
+
+    Raises:
+        FileNotFoundError: no such folder or file; a folder without a recipe.
+        ValueError: an option or a row that is not valid; a run of no log.
+    """
+    check_output(options.output, FORMATS)
+    folder, model, processor = opened(options)
+    more = {"allow_unknown": options.allow_unknown, "name": options.run, "batch_size": options.batch_size}
+    ranked = BestItems(folder, model, processor, options.log, options.items, options.seen, options.time, **more)
+    count = 0
+    with scores_to(options.output, ranked.tasks) as writer:
+        blocks = ranked.best(options.users, options.top)
+        for ids, logits in over(blocks, "ranking items", "users", count=lambda block: block[0]["rank"].count(1)):
+            writer.write(ids, logits)
+            count += ids["rank"].count(1)
+    for warning in [*ranked.warnings, *filter(None, [ranked.hint()])]:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"the best {options.top} items of {count} users{unknown_words(ranked.unknown)}", file=sys.stderr)
+    return 0
