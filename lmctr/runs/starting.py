@@ -99,6 +99,8 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         beside = _train(folder, last).partition(" --output-dir")[0]
         say(f"  {beside} --model.family dcnv2 --output-dir {_run(folder, 'dcnv2')}")
     say(f"  lmctr predict {_run(folder, last)} --input impressions.csv --output scores.csv")
+    if not is_table:
+        say(f"  lmctr recommend {_run(folder, last)} --top 10 --output best.csv    # for each user")
     return 0
 
 

@@ -69,6 +69,7 @@ def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, ca
         "lmctr train log/hstu.yaml",
         "lmctr evaluate runs/hstu --compare runs/wukong",
         "lmctr predict runs/hstu --input impressions.csv --output scores.csv",
+        "lmctr recommend runs/hstu --top 10 --output best.csv    # for each user",
     ]
     pd.DataFrame(log | {"title": [f"film {item}" for item in log["item"]]}).to_csv("titled.csv", index=False)
     assert told("titled.csv")[1] == "lmctr train titled/ctr_sink.yaml"

@@ -1,0 +1,162 @@
+"""`lmctr recommend` and `Run.recommend`: the best items for users, against every pair scored by itself."""
+
+import csv
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny_backbones import TINY_BERT
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.runs.answers import recommend
+
+TEXT = {"backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 200}}
+STATISTICS = {"baselines": False, "statistics": "basic"}
+RECIPES = {
+    "sequence": ({**STATISTICS, "tasks": ["label", "like"], "max_history_length": 5}, {"family": "din"}),
+    "text": ({**STATISTICS, "num_behaviors": 3, "prompt": "generic/en"}, TEXT),
+    "table": (STATISTICS, {"family": "deepfm", "embedding_dim": 4, "hidden_units": [8]}),
+}
+COLUMNS = "{user: who, item: what, time: at, label: click, scenario: place, extra_labels: {like: like}}"
+NOW, LATER = 1_700_800_000, 1_700_900_000
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """The schema and the rows of a log, whose last items come late."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("log")
+    time = np.sort(rng.integers(1_700_000_000, LATER, 900))
+    item = np.where(time < NOW, rng.integers(0, 20, 900), rng.integers(0, 26, 900))
+    rows = {"who": rng.integers(100, 130, 900), "what": [f"i{number}" for number in item], "at": time}
+    rows |= {name: rng.integers(0, 2, 900) for name in ("click", "like")} | {
+        "place": rng.choice(["home", "search"], 900)
+    }
+    frame = pd.DataFrame(rows)
+    frame.to_csv(folder / "clicks.csv", index=False)
+    titles = pd.DataFrame({"what": [f"i{number}" for number in range(30)], "title": [f"Thing {n}" for n in range(30)]})
+    titles.to_csv(folder / "items.csv", index=False)
+    (folder / "schema.yaml").write_text(f"events: clicks.csv\ncolumns: {COLUMNS}\ncatalogue: items.csv\n")
+    return folder / "schema.yaml", frame
+
+
+@pytest.fixture(scope="module")
+def runs(log, tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+
+    def run_of(kind):
+        if kind not in made:
+            data, model = RECIPES[kind]
+            recipe = {"data": {**data, "name": str(log[0])}, "model": model}
+            made[kind] = lmctr.runs.train(
+                {**recipe, "training": {"max_steps": 3, "learning_rate": 0.05, "use_cpu": True}},
+                output_dir=folder / kind,
+            )
+        return made[kind]
+
+    return run_of
+
+
+def plain(run, frame, user, time, top, seen=False, candidates=None, place="home"):
+    """The best items of a user, by a loop over the rows of the log and one prediction for each pair."""
+    before = frame[frame["at"] < time]
+    known = list(dict.fromkeys(before["what"])) if candidates is None else candidates
+    left = [item for item in known if seen or item not in set(before[before["who"] == user]["what"])]
+    pairs = {"who": [user] * len(left), "what": left, "at": [time] * len(left), "place": [place] * len(left)}
+    logits = run.predict(pairs).reshape(len(left), -1)
+    best = np.argsort(-logits[:, 0])[:top]
+    return [left[number] for number in best], logits[best]
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize(("seen", "pairs"), [(False, 1 << 18), (True, 7)])
+def test_the_best_are_those_of_all_pairs(runs, log, monkeypatch, kind, seen, pairs):
+    monkeypatch.setattr(recommend, "PAIRS", pairs)  # a user's candidates may be more
+    run, frame = runs(kind), log[1]
+    asked = {"who": [101, 999, 107], "at": [NOW, NOW, LATER], "place": ["home", "home", "search"]}
+    table = run.recommend(asked, 4, seen=seen, allow_unknown=True)
+    names = ["row", "who", "rank", "what", "logit", "probability"]
+    assert table.column_names == names + (["logit_like", "probability_like"] if kind == "sequence" else [])
+    found = table.to_pandas()
+    for row, (user, time, place) in enumerate(zip(*asked.values()), 1):
+        own = found[found["row"] == row]
+        items, logits = plain(run, frame, user, time, 4, seen, place=place)
+        assert list(own["rank"]) == list(range(1, len(items) + 1))
+        assert set(own["who"]) == {user}
+        np.testing.assert_allclose(own["logit"], logits[:, 0], atol=1e-5)
+        assert np.ptp(logits[:, 0]) > 1e-3
+        assert list(own["what"]) == items
+        if kind == "sequence":
+            np.testing.assert_allclose(own["logit_like"], logits[:, 1], atol=1e-5)
+
+
+def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
+    run, frame = runs("sequence"), log[1]
+    last = int(frame["at"].max()) + 1
+    found = run.recommend({"who": sorted(set(frame["who"])), "place": ["home"] * 30}, 1, seen=True).to_pandas()
+    assert list(found["who"]) == sorted(set(frame["who"]))
+    assert found["what"][3] == plain(run, frame, found["who"][3], last, 1, seen=True)[0][0]
+    given = ["i29", "i3", "i5", "i29"]  # one that nobody met
+    asked = {"who": [101], "place": ["home"]}
+    found = run.recommend(asked, items=given, seen=True, time="2023-11-23 12:00:00").to_pandas()
+    expected, _ = plain(run, frame, 101, 1_700_740_800, 10, seen=True, candidates=["i29", "i3", "i5"])
+    assert list(found["what"]) == expected
+    few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
+    assert few.num_rows == 0
+
+
+def test_the_command_writes_them(runs, log, tmp_path, capsys):
+    run = runs("text")
+    users, items = tmp_path / "users.csv", tmp_path / "items.csv"
+    users.write_text("who,place\n101,home\n107,search\n")
+    items.write_text("what\ni3\ni5\ni7\n")
+    output = tmp_path / "best.csv"
+    words = ["recommend", str(run.path), "--users", str(users), "--items", str(items), "--output", str(output)]
+    assert main([*words, "--top", "2", "--seen"]) == 0
+    rows = list(csv.DictReader(output.open()))
+    found = run.recommend({"who": [101, 107], "place": ["home", "search"]}, 2, items=["i3", "i5", "i7"], seen=True)
+    assert [row["what"] for row in rows] == found["what"].to_pylist()
+    assert [float(row["logit"]) for row in rows] == pytest.approx(found["logit"].to_pylist(), abs=1e-5)
+    assert "the best 2 items of 2 users" in capsys.readouterr().err
+    assert main(["recommend", str(run.path), "--top", "1", "--output", str(output)]) == 0
+    rows = list(csv.DictReader(output.open()))
+    assert list(rows[0]) == ["who", "rank", "what", "logit", "probability"]
+    assert len(rows) == log[1]["who"].nunique()
+    assert re.search(
+        r"\d+% of the log's events are of an item that its user had met before; --seen", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"top": 0}, "top: got 0, accepted: a whole number from 1"),
+        (
+            {"time": "soon"},
+            "time: 'soon' is no time to rank at; accepted: unix seconds in the past, or a text such as",
+        ),
+        ({"time": 4_000_000_000}, "time: 4000000000 is no time to rank at"),
+        ({"users": {"user": [101]}}, "no column 'who'; the columns are .'user'."),
+        ({"users": [101]}, "no column 'place': scores depend on where a candidate is shown"),
+        ({"items": ["i99"]}, r"column 'what': 1 of 1 values are not in the log's catalogue \(row 1: 'i99'\)"),
+    ],
+)
+def test_what_cannot_be_ranked(runs, given, message):
+    kind = "text" if "items" in given else "sequence"
+    with pytest.raises(ValueError, match=message):
+        runs(kind).recommend(**{"users": {"who": [101], "place": ["home"]}, **given})
+
+
+def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys):
+    table = {"name": "synthetic_table", "options": {"num_rows": 600, "num_pairs": 1}, "baselines": False}
+    training = {"max_steps": 2, "use_cpu": True}
+    run = lmctr.runs.train(
+        {"data": table, "model": {"family": "dnn"}, "training": training}, output_dir=tmp_path / "table"
+    )
+    assert main(["recommend", str(run.path)]) == 2
+    assert "reads table, and no log of users, items and times whose items could be ranked" in capsys.readouterr().err
+    for part in ("model", "processor"):
+        getattr(runs("sequence"), part).save_pretrained(tmp_path / "bare")
+    with pytest.raises(FileNotFoundError, match="rows cannot be joined with one"):
+        lmctr.runs.load(tmp_path / "bare").recommend()
