@@ -65,7 +65,7 @@ def plain(run, frame, user, time, top, seen=False, candidates=None, place="home"
     left = [item for item in known if seen or item not in set(before[before["who"] == user]["what"])]
     pairs = {"who": [user] * len(left), "what": left, "at": [time] * len(left), "place": [place] * len(left)}
     logits = run.predict(pairs).reshape(len(left), -1)
-    best = np.argsort(-logits[:, 0])[:top]
+    best = np.argsort(-logits[:, 0], kind="stable")[:top]
     return [left[number] for number in best], logits[best]
 
 
@@ -74,14 +74,15 @@ def plain(run, frame, user, time, top, seen=False, candidates=None, place="home"
 def test_the_best_are_those_of_all_pairs(runs, log, monkeypatch, kind, seen, pairs):
     monkeypatch.setattr(recommend, "PAIRS", pairs)  # a user's candidates may be more
     run, frame = runs(kind), log[1]
-    asked = {"who": [101, 999, 107], "at": [NOW, NOW, LATER], "place": ["home", "home", "search"]}
-    table = run.recommend(asked, 4, seen=seen, allow_unknown=True)
+    second = int(frame[frame["what"] == "i24"]["at"].min())  # in which the item is none yet
+    asked = {"who": [101, 999, 107], "at": [NOW, NOW, second], "place": ["home", "home", "search"]}
+    table = run.recommend(asked, 30, seen=seen, allow_unknown=True)
     names = ["row", "who", "rank", "what", "logit", "probability"]
     assert table.column_names == names + (["logit_like", "probability_like"] if kind == "sequence" else [])
     found = table.to_pandas()
     for row, (user, time, place) in enumerate(zip(*asked.values()), 1):
         own = found[found["row"] == row]
-        items, logits = plain(run, frame, user, time, 4, seen, place=place)
+        items, logits = plain(run, frame, user, time, 30, seen, place=place)
         assert list(own["rank"]) == list(range(1, len(items) + 1))
         assert set(own["who"]) == {user}
         np.testing.assert_allclose(own["logit"], logits[:, 0], atol=1e-5)
@@ -102,6 +103,8 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
     found = run.recommend(asked, items=given, seen=True, time="2023-11-23 12:00:00").to_pandas()
     expected, _ = plain(run, frame, 101, 1_700_740_800, 10, seen=True, candidates=["i29", "i3", "i5"])
     assert list(found["what"]) == expected
+    same = run.recommend([{"who": 101, "place": "home"}], items=given, seen=True, time=1_700_740_800)
+    assert same.to_pandas().equals(found)
     few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
     assert few.num_rows == 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -29,9 +29,7 @@ __all__ = ["BestItems", "best_table", "recommend"]
 
 PAIRS = 1 << 18
 """Users times candidates that are scored at a time."""
-_COME_BACK = (
-    0.02  # share of events with items that the user has met before, from which on leaving these out is worth a word
-)
+_COME_BACK = 0.02  # share of events with items that their user met before, from which on it is worth a word
 
 
 class BestItems(JoinedRows):
@@ -78,7 +76,7 @@ class BestItems(JoinedRows):
             rows = np.argsort(since, kind="stable")[: np.count_nonzero(since < np.iinfo(np.int64).max)]
             return catalogue.take(pa.array(rows)), rows, since[rows]
         given = self._given
-        if isinstance(given, (list, tuple, np.ndarray, pa.Array)):
+        if _is_list(given):
             given = {self.names.item: pa.array(given)}
         found = columns_of(given)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
@@ -120,17 +118,16 @@ class BestItems(JoinedRows):
         has_rows = users is not None
         if users is None:
             users = self.log.user_ids
-        if isinstance(users, (list, tuple, np.ndarray, pa.Array)):
+        if _is_list(users):
             self._wanted([])
-            users = {self.names.user: users if isinstance(users, pa.Array) else pa.array(users)}
+            users = {self.names.user: pa.array(users)}
         for rows in rows_of(users, self._wanted(columns_of(users), None, ("user",)), reading=self.names.reading):
             where = rows.source or "users"
             for ids, logits in self._best_of(rows, top):
                 row = ids.pop("row")
                 yield ({"row": row} if has_rows else {}) | ids, logits
-            self.limits.check(
-                where, self.allow_unknown
-            )  # rare items are candidates as well as others: no word about these
+            # rare items are candidates as well as others: no word about these
+            self.limits.check(where, self.allow_unknown)
             self.warnings = [*self._lacking(where), *self._unmet(where)]
 
     def _best_of(self, rows: Rows, top: int) -> Iterator[tuple[dict[str, list], np.ndarray]]:
@@ -139,11 +136,13 @@ class BestItems(JoinedRows):
         user = user.dictionary_decode() if pa.types.is_dictionary(user.type) else user
         known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
         waiting: list[tuple[int, np.ndarray]] = []
+        pairs = 0
         for row, (code, time) in enumerate(zip(known, asked["time"])):
             waiting.append((row, self._candidates_of(int(code), int(time))))
-            if sum(len(places) for _, places in waiting) >= PAIRS or row == len(rows) - 1:
+            pairs += len(waiting[-1][1])
+            if pairs >= PAIRS or row == len(rows) - 1:
                 yield self._ranked(asked, user, rows.first, waiting, top)
-                waiting = []
+                waiting, pairs = [], 0
 
     def _ranked(
         self, asked: dict[str, Any], user: pa.Array, first: int, waiting: list[tuple[int, np.ndarray]], top: int
@@ -153,14 +152,9 @@ class BestItems(JoinedRows):
         places = np.concatenate([places for _, places in waiting])
         parts = []
         for start in range(0, len(owner), PAIRS):
-            own = pa.array(owner[start : start + PAIRS])
-            given = {
-                name: None if values is None else values.take(own) for name, values in self._columns(asked).items()
-            }
-            given["time"] = given["time"].to_numpy()
-            if "scenario" in given:
-                given["scenario"] = given["scenario"].to_numpy()
-            parts.append(self._logits(given | {"item": ids.take(pa.array(places[start : start + PAIRS]))}))
+            some = slice(start, start + PAIRS)
+            given = {name: _taken(values, owner[some]) for name, values in asked.items()}
+            parts.append(self._logits(given | {"item": _taken(ids, places[some])}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
         order = np.lexsort((-logits[:, 0], owner))
         begins = np.searchsorted(owner[order], owner[order])
@@ -168,15 +162,11 @@ class BestItems(JoinedRows):
         order, rank = order[rank <= top], rank[rank <= top]
         found = {
             "row": first + owner[order],
-            self.names.user: user.take(pa.array(owner[order])),
+            self.names.user: _taken(user, owner[order]),
             "rank": rank,
-            self.names.item: ids.take(pa.array(places[order])),
+            self.names.item: _taken(ids, places[order]),
         }
         return {name: values.tolist() for name, values in found.items()}, logits[order]
-
-    @staticmethod
-    def _columns(asked: dict[str, Any]) -> dict[str, Any]:
-        return {name: pa.array(own) if isinstance(own, np.ndarray) else own for name, own in asked.items()}
 
     def hint(self) -> str | None:
         """A word about items that users come back to, where these are left out."""
@@ -190,6 +180,17 @@ class BestItems(JoinedRows):
         return (
             f"{share:.0%} of the log's events are of an item that its user had met before; --seen ranks such items too"
         )
+
+
+def _taken(values: Any, rows: np.ndarray) -> Any:
+    """Rows of an array, of Arrow or numpy, or of a table; None of None."""
+    return values[rows] if isinstance(values, np.ndarray) else None if values is None else values.take(pa.array(rows))
+
+
+def _is_list(values: Any) -> bool:
+    """Whether values are ids, and no rows of a table."""
+    rows = isinstance(values, (list, tuple)) and values and isinstance(values[0], Mapping)
+    return isinstance(values, (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)) and not rows
 
 
 def _second(time: Any) -> int:
