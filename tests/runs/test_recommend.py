@@ -11,6 +11,7 @@ from tiny_backbones import TINY_BERT
 import lmctr
 from lmctr.cli.main import main
 from lmctr.runs.answers import recommend
+from lmctr.runs.inputs.sequence import SequenceInput
 
 TEXT = {"backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 200}}
 STATISTICS = {"baselines": False, "statistics": "basic"}
@@ -64,7 +65,9 @@ def plain(run, frame, user, time, top, seen=False, candidates=None, place="home"
     known = list(dict.fromkeys(before["what"])) if candidates is None else candidates
     left = [item for item in known if seen or item not in set(before[before["who"] == user]["what"])]
     pairs = {"who": [user] * len(left), "what": left, "at": [time] * len(left), "place": [place] * len(left)}
-    logits = run.predict(pairs).reshape(len(left), -1)
+    with pytest.MonkeyPatch.context() as patch:  # a row of the model for each
+        patch.setattr(SequenceInput, "shares_histories", False)
+        logits = run.predict(pairs).reshape(len(left), -1)
     best = np.argsort(-logits[:, 0], kind="stable")[:top]
     return [left[number] for number in best], logits[best]
 
@@ -90,6 +93,22 @@ def test_the_best_are_those_of_all_pairs(runs, log, monkeypatch, kind, seen, pai
         assert list(own["what"]) == items
         if kind == "sequence":
             np.testing.assert_allclose(own["logit_like"], logits[:, 1], atol=1e-5)
+
+
+def test_candidates_of_a_user_and_second_share_a_history(runs, log, monkeypatch):
+    """Also those that rows of a table name; not those of other users and seconds."""
+    run, given = runs("sequence"), []
+    own = run.model.forward
+    monkeypatch.setattr(run.model, "forward", lambda **batch: given.append(batch["candidate_items"]) or own(**batch))
+    rows = {"who": [101, 107, 101, 101, 101], "what": ["i1", "i1", "i2", "i3", "i4"], "at": [NOW] * 4 + [NOW - 9]}
+    rows["place"] = ["home", "home", "search", "home", "home"]
+    together = run.predict(rows)
+    assert sorted(batch.shape for batch in given) == [(3, 3)]
+    assert (given[0] == 0).sum() == 4  # filled up
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SequenceInput, "shares_histories", False)
+        np.testing.assert_allclose(together, run.predict(rows), atol=1e-6)
+    assert given[1].shape == (5,)
 
 
 def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):

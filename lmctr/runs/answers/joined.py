@@ -18,7 +18,7 @@ from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import InteractionLog
-from lmctr.data.logs.queries import with_queries
+from lmctr.data.logs.queries import Queried, with_queries
 from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, read_schema
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
@@ -33,14 +33,17 @@ from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.utils.arrow import is_text
 from lmctr.utils.files import parse_json
+from lmctr.utils.ragged import blocks
 from lmctr.utils.suggest import first_quoted
 
+from .base import grid_batches
 from .tables import bad_rows, check_id_column, copied
 
 __all__ = ["JoinedRows", "columns_of", "is_of_log", "reads_log"]
 
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
+CANDIDATES = 128  # of a user and second behind one history
 _WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
@@ -333,14 +336,29 @@ class JoinedRows:
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
         logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)
         with evaluation_mode(self.model), torch.inference_mode():
-            for start in range(0, len(order), self.batch_size):
-                places = order[start : start + self.batch_size]
-                inputs = {key: value.to(self.model.device) for key, value in view.query_batch(places).items()}
-                logits[places] = self.model(**inputs).logits.float().cpu().numpy().reshape(len(places), -1)
+            for grid in self._grids(order, queried):
+                inputs = {key: value.to(self.model.device) for key, value in view.query_batch(grid).items()}
+                found = self.model(**inputs).logits.float().cpu().numpy().reshape(*grid.shape, -1)
+                logits[grid[grid >= 0]] = found[grid >= 0]
         counts, examples = view.unknown_in_queries()
         self.unknown = add_counts([self.unknown, counts])
         self.limits.add(counts, examples)
         return logits
+
+    def _grids(self, order: np.ndarray, queried: Queried) -> Iterator[np.ndarray]:
+        """Batches of queries by their numbers: (B,), or, where several of a user and second share a history, (B, C) with -1 for none."""
+        events = queried.queries[order]
+        asked = np.stack([queried.log.user[events], queried.log.time[events]])
+        _, first, owner = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+        if not self.kind.shares_histories or len(first) == len(order):
+            yield from (order[some] for some in blocks(len(order), self.batch_size))
+            return
+        of_same = order[np.argsort(first[owner], kind="stable")]  # the longest histories stay first
+        groups = np.split(of_same, np.cumsum(np.bincount(first[owner], minlength=len(order)))[np.sort(first)][:-1])
+        rows = (group[some] for group in groups for some in blocks(len(group), CANDIDATES))
+        for batch in grid_batches(rows, len, self.batch_size):
+            widest = max(map(len, batch))
+            yield np.stack([np.pad(row, (0, widest - len(row)), constant_values=-1) for row in batch])
 
 
 def _of_one(error: ValueError, row: int) -> ValueError:

@@ -74,6 +74,7 @@ class InputKind(ABC):
         free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
         training_defaults: training arguments whose default is another one for this kind.
         has_stages: whether trainings have two stages, each with its number of epochs.
+        shares_histories: whether a row of the model may hold several candidates behind one history.
         ranks: whether logits only rank, and are no log-odds of a label.
         log: the interaction log whose events the samples are, once it is read; None where they come from elsewhere.
         view: what the opened data are read through.
@@ -83,6 +84,7 @@ class InputKind(ABC):
     free_data_keys: ClassVar[tuple[str, ...]]
     training_defaults: ClassVar[dict[str, Any]] = {}
     has_stages: ClassVar[bool] = False
+    shares_histories: ClassVar[bool] = False
     ranks: ClassVar[bool] = False
     log: Any = None
     view: Any = None

@@ -81,8 +81,8 @@ class LogInput(InputKind):
         return np.argsort(-self.view.lengths(queried.queries), kind="stable")
 
     def query_batch(self, places: np.ndarray) -> dict[str, Any]:
-        """A batch of the model of some queries by their numbers."""
-        batch = self.view.batch(self.splits.test[places])
+        """A batch of the model of some queries by their numbers; -1 for none."""
+        batch = self.view.batch(np.where(places < 0, -1, self.splits.test[places]))
         return {key: values for key, values in batch.items() if key not in ("labels", "sample_weight")}
 
     def unknown_in_queries(self) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:

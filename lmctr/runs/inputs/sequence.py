@@ -56,6 +56,7 @@ class SequenceInput(GoingOn, LogInput):
 
     data_keys: ClassVar = SequenceDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "since", "eval_candidates_per_row", "baselines")
+    shares_histories: ClassVar = True
 
     view: SequenceView
 
