@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from lmctr.models.common.tree_tables import TreeTables, can_use_tables, tables_of
+
 
 class BoostedTrees(nn.Module):
     """A forest per task: log-odds of columns of numbers. Nothing in it is trained by gradients.
@@ -19,7 +21,7 @@ class BoostedTrees(nn.Module):
     The trees read the columns and may read, as one more, a logistic regression on them: trees add up poorly what a sum tells.
 
     A row passes all inner nodes of a tree at once (QuickScorer, Lucchese et al. 2015): each that sends it right strikes out the leaves on its
-    left, and the first leaf that is left is the row's. Thresholds and values are float32, kept as the integers of their bits, so that a
+    left, and the first leaf that is left is the row's; on a CPU they are looked up by column, see [`TreeTables`]. Thresholds and values are float32, kept as the integers of their bits, so that a
     model cast to half precision sorts rows as before.
 
     Args:
@@ -37,6 +39,7 @@ class BoostedTrees(nn.Module):
             ("regression", (num_tasks, num_columns + 1)),
         ):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.int32))
+        self._tables: TreeTables | None = None
 
     def init_parameters(self, config: object) -> None:
         for buffer in self.buffers():
@@ -79,14 +82,29 @@ class BoostedTrees(nn.Module):
         else:
             sums = _sums(line, rows)
         columns = torch.cat([rows.T, sums])  # (Fs + T, B)
+        scores = self._by_tables(columns) if can_use_tables(self.leaves, columns) else None
+        if scores is None:
+            scores = self._by_nodes(columns)
+        return scores.unflatten(1, (self.num_tasks, self.trees)).sum(2).reshape(*shape, self.num_tasks)
+
+    def _by_tables(self, columns: torch.Tensor) -> torch.Tensor | None:
+        """(Fs + T, B) to what each tree gives, (B, T M); None of trees whose tables would be too large."""
+        self._tables = tables = tables_of(self._tables, self.feature, self.threshold, self.kept)
+        if tables is None:
+            return None
+        first = torch.arange(0, self.value.numel(), self.leaves, dtype=torch.int32)
+        places = tables.leaves(columns) + first
+        return _floats(self.value).flatten().index_select(0, places.flatten()).view(places.shape)
+
+    def _by_nodes(self, columns: torch.Tensor) -> torch.Tensor:
+        """As [`_by_tables`], in any graph and on any device."""
         threshold = _floats(self.threshold)
-        left = torch.tensor((1 << self.leaves) - 1, dtype=torch.int32, device=rows.device)  # all leaves
+        left = torch.tensor((1 << self.leaves) - 1, dtype=torch.int32, device=columns.device)  # all leaves
         for node in range(self.leaves - 1):
             right = columns.index_select(0, self.feature[:, node]) > threshold[:, node, None]
             left = left & torch.where(right, self.kept[:, node, None], -1)  # (T M, B)
         lowest = (left & -left).clamp_min(1)  # a power of two; 0 only in trees without values
-        scores = _floats(self.value).gather(1, (lowest.float().log2() + 0.5).long())
-        return scores.unflatten(0, (self.num_tasks, self.trees)).sum(1).T.reshape(*shape, self.num_tasks)
+        return _floats(self.value).gather(1, (lowest.float().log2() + 0.5).long()).T
 
 
 class ValueRates(nn.Module):

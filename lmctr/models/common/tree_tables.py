@@ -1,0 +1,84 @@
+"""Trees by tables: which leaves of which trees a column of a row leaves open, looked up instead of asked node by node.
+
+Shapes: B rows, K columns, N trees, n inner nodes of a tree, S thresholds of a column.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+__all__ = ["TreeTables", "can_use_tables", "tables_of"]
+
+MOST_LEAVES = 15  # of a tree: they are bits of an int16 with a sign
+MOST_BYTES = 1 << 27  # of all tables
+
+
+class TreeTables(NamedTuple):
+    """The columns that trees ask, each with its thresholds (S,) in order, and a table (S + 1, N) int16: the leaves of each tree that are open to a
+    row with so many thresholds below its value. Copies of a model share them.
+
+    Args:
+        source: the tensors that they were made of, and how often these had been changed then. columns: one entry for each.
+    """
+
+    source: list[tuple[torch.Tensor, int]]
+    columns: list[tuple[int, torch.Tensor, torch.Tensor]]
+
+    def __deepcopy__(self, memo: dict) -> TreeTables:
+        return self
+
+    def __reduce__(self) -> tuple:
+        return _none, ()  # they are made again of a model that was pickled
+
+    def leaves(self, values: torch.Tensor) -> torch.Tensor:
+        """(K, B) columns to the leaf (B, N) int32 of each tree that each row ends in: the first that is open. A NaN lies above no threshold."""
+        values, left = values.nan_to_num(-torch.inf, torch.inf, -torch.inf), None
+        for column, thresholds, table in self.columns:
+            own = table.index_select(0, torch.searchsorted(thresholds, values[column]))
+            left = own if left is None else left.bitwise_and_(own)
+        lowest = (left & -left).clamp_(min=1)  # a power of two; 0 only in trees without values
+        return (lowest.float().log2() + 0.5).to(torch.int32)
+
+
+def _none() -> None:
+    """What a pickle keeps of tables."""
+
+
+def can_use_tables(leaves: int, values: torch.Tensor) -> bool:
+    """Whether trees of so many leaves can be asked by tables: on a CPU, outside of graphs."""
+    return leaves <= MOST_LEAVES and values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def tables_of(
+    known: TreeTables | None, feature: torch.Tensor, threshold: torch.Tensor, kept: torch.Tensor
+) -> TreeTables | None:
+    """The tables of trees, those that are known where they are still theirs; None where they would be too large.
+
+    Args:
+        feature, threshold, kept: (N, n) of each node the column that it asks, what larger values go right of (inf: none do; float32, or its bits),
+            and, as bits, the leaves that it leaves to those.
+    """
+    source = [(own, 0 if own.is_inference() else own._version) for own in (feature, threshold, kept)]
+    if known is not None and all(
+        own is other and version == then for (own, version), (other, then) in zip(source, known.source)
+    ):
+        return known
+    asked, bounds, masks = (own.detach().numpy() for own in (feature, threshold, kept))
+    bounds, made, size = bounds.view(np.float32), [], 0
+    for column in np.unique(asked):
+        tree, node = np.nonzero((asked == column) & (bounds < np.inf))
+        own = bounds[tree, node]
+        thresholds = np.unique(own)
+        size += 2 * (len(thresholds) + 1) * len(asked)
+        if size > MOST_BYTES:
+            return None
+        table = np.full((len(thresholds) + 1, len(asked)), -1, dtype=np.int16)
+        np.bitwise_and.at(table, (np.searchsorted(thresholds, own) + 1, tree), masks[tree, node].astype(np.int16))
+        np.bitwise_and.accumulate(table, 0, out=table)
+        if not made:
+            table &= (1 << MOST_LEAVES) - 1  # the sign is no leaf
+        made.append((int(column), torch.from_numpy(thresholds), torch.from_numpy(table)))
+    return TreeTables(source, made)
