@@ -51,7 +51,7 @@ def pytest_collection_finish():
     Nor need there be one for each 700 objects: graphs of torch are made of millions, none of them garbage.
     """
     _freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(50_000, 10, 10)
     gc.enable()
     _remember()
     # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
