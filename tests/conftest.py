@@ -51,7 +51,7 @@ def pytest_collection_finish():
     Nor need there be one for each 700 objects: graphs of torch are made of millions, none of them garbage.
     """
     _freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(50_000, 10, 10)
     gc.enable()
     _remember()
     # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
@@ -73,9 +73,12 @@ def _remember():
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown():
-    """As above for what the tests imported on their way."""
-    if len(sys.modules) > _seen + 50:
+def pytest_runtest_teardown(item, nextitem):
+    """As above for what the tests imported on their way, and for what a file leaves behind: compiled and exported graphs, caches.
+
+    A training looks for garbage twice or more; after some thousand tests that else takes longer than the training itself.
+    """
+    if len(sys.modules) > _seen + 50 or nextitem is None or nextitem.path != item.path:
         gc.collect()
         _freeze()
 

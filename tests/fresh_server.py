@@ -1,5 +1,6 @@
 """Runs code in forks of a process that has imported torch and transformers, and nothing of lmctr; started by `warm.fresh`."""
 
+import gc
 import importlib
 import json
 import os
@@ -61,6 +62,8 @@ def _serve():
     for name in ("pandas", "pyarrow.dataset", "scipy.stats", "sklearn.ensemble", "torch", "transformers.trainer"):
         importlib.import_module(name)
     importlib.import_module("transformers.models.auto.modeling_auto")
+    gc.collect()
+    gc.freeze()  # no collection in a fork goes through these
     for line in sys.stdin:
         asked = json.loads(line)
         if not (child := os.fork()):

@@ -8,7 +8,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 get_checkpoint_conversion_mapping("bert")
 
 os.fsync = lambda handle: os.fstat(handle) and None  # as in conftest
-gc.set_threshold(10_000, 10, 10)  # too
+gc.set_threshold(50_000, 10, 10)  # too
 
 import lmctr.runs.inputs.sequence  # noqa: E402
 import lmctr.utils.frozen  # noqa: E402

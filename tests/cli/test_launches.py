@@ -87,11 +87,14 @@ def launched(python, recipe_file, folder, config, *words):
 
 @pytest.mark.slow
 def test_the_shipped_data_parallel_configuration_trains(recipe_file, tmp_path):
-    """Two processes, of half of the batch each, end with the weights of one; both are interpreters that have imported nothing yet."""
+    """Two processes, of half of the batch each, end with the weights of one; the first is an interpreter that has imported nothing yet."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$LOCAL_RANK" = 0 ] && exec {sys.executable} "$@"\nexec {warm.python()} "$@"\n')
+    python.chmod(0o755)
     still = ["--model.backbone.hidden_dropout_prob", "0.0", "--model.backbone.attention_probs_dropout_prob", "0.0"]
     still += ["--model.sink_bias_dropout", "0.0", "--data.max_train_samples", "96", "--data.max_eval_samples", "32"]
     half = ["--training.per_device_train_batch_size", "16"]
-    done = launched(sys.executable, recipe_file, tmp_path / "two", "accelerate/ddp.yaml", *still, *half)
+    done = launched(str(python), recipe_file, tmp_path / "two", "accelerate/ddp.yaml", *still, *half)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read(tmp_path / "two", "metrics.json")["num_processes"] == 2
     alone = ["train", recipe_file, "--output-dir", tmp_path / "one", "--data.baselines", "false", *still, "--quiet"]

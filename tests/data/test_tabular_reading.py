@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -359,14 +357,9 @@ def test_peak_memory_stays_under_the_limit_for_a_larger_file(tmp_path):
             writer.write_table(part)
     write(part.slice(0, 20_000), tmp_path / "small.csv")
     assert path.stat().st_size > 2 * limit
-    result = subprocess.run(
-        [sys.executable, "-c", _STREAM, tmp_path / "small.csv", path, str(limit), tmp_path / "stores"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=True,
-    )
-    rows, grown = map(int, result.stdout.split())
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    words = ["-c", _STREAM, tmp_path / "small.csv", path, str(limit), tmp_path / "stores"]
+    rows, grown = map(int, warm.run(*words, environment=environment).out.split())
     assert rows == 400_000
     assert grown < limit, f"{grown / 2**20:.0f} MiB"
 

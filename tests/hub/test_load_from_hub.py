@@ -352,11 +352,19 @@ def test_the_card_of_a_hub_id_is_its_own(hub, tmp_path):
 
 
 def test_export_of_a_hub_id_goes_to_the_working_directory(hub, tmp_path):
-    words = ("export", "tester/tiny@main", "--format", "torch")
+    """Of a model whose graph is small: where it goes is asked before a model is looked at."""
+    fields = [{"name": name, "type": "categorical"} for name in "ab"]
+    processor = lmctr.TabularFeatureProcessor(fields, label=None).fit({name: ["x", "y", "z"] for name in "ab"})
+    processor.save_pretrained(tmp_path / "dnn")
+    config = lmctr.DNNConfig(**processor.model_config_values(), embedding_dim=4, hidden_units=[4])
+    lmctr.DNNForCTR(config).save_pretrained(tmp_path / "dnn")
+    files = {path.name: {"data": path.read_bytes(), "lfs": False} for path in (tmp_path / "dnn").iterdir()}
+    hub.repos["tester/dnn"] = {"private": False, "branches": {"main": "d" * 40}, "commits": {"d" * 40: files}}
+    words = ("export", "tester/dnn@main", "--format", "torch")
     done = client(hub.url, tmp_path, "-c", CLI, *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"wrote {Path('tiny-export-torch/model.pt2')}")
-    assert (tmp_path / "tiny-export-torch/export.json").is_file()
+    assert done.stdout.startswith(f"wrote {Path('dnn-export-torch/model.pt2')}")
+    assert (tmp_path / "dnn-export-torch/export.json").is_file()
     assert not list((tmp_path / "hf_home").rglob("export*"))
 
 

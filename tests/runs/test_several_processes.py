@@ -57,17 +57,26 @@ import datetime, sys, time
 import torch.distributed as dist
 import lmctr
 from lmctr.runs.training import Training
+from lmctr.training.processes import FirstProcess
+
+def may_take(seconds):
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), dist.group.WORLD)
 
 make = dist.init_process_group
 def short(*args, **more):
     make(*args, **more)  # processes meet when they have started, whatever else the machine does
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=6), dist.group.WORLD)
+    may_take(3)
 dist.init_process_group = short
 prepare = Training._prepare
 def slowly(self):
-    time.sleep(8)  # longer than a collective may take
+    time.sleep(4)  # longer than a collective may take
     prepare(self)
 Training._prepare = slowly
+wait = FirstProcess.wait
+def met(self):
+    wait(self)
+    may_take(60)  # what comes after a preparation takes as long as the machine makes it
+FirstProcess.wait = met
 wrong, right, folder = sys.argv[1:]
 for name, recipe in (("a", wrong), ("b", right), ("b", right)):
     try:

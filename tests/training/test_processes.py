@@ -61,12 +61,13 @@ def two_processes(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_word_of_the_first_process_stays_until_a_slow_one_has_read_it(two_processes):
+def test_the_word_of_the_first_process_stays_until_a_slow_one_has_read_it(two_processes, monkeypatch):
+    monkeypatch.setattr(processes, "_SECONDS_LATER", 0.5)
     first, other = two_processes
     told = []
 
     def slow():
-        time.sleep(6)
+        time.sleep(1)
         try:
             other.wait()
         except processes.FirstProcessError as error:
