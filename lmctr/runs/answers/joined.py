@@ -37,7 +37,7 @@ from lmctr.utils.ragged import blocks
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import bad_rows, check_id_column, copied
+from .tables import Block, bad_rows, check_id_column, copied
 
 __all__ = ["JoinedRows", "columns_of", "is_of_log", "reads_log"]
 
@@ -171,9 +171,7 @@ class JoinedRows:
         self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
         self.absent: list[str] = []  # columns of the context that the input lacks
 
-    def blocks(
-        self, source: Any, id_column: str | None = None
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
+    def blocks(self, source: Any, id_column: str | None = None) -> Iterator[Block]:
         """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order.
 
         Args:
@@ -243,9 +241,7 @@ class JoinedRows:
         own = () if self.log.context is None else self.log.context.column_names
         return {name: (self.names.context or {}).get(name, name) for name in own}
 
-    def _block(
-        self, rows: Rows, id_column: str | None
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
+    def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
         reasons: list[str | None] = [None] * len(rows)
         good = np.ones(len(rows), dtype=bool)
         read = lambda start, stop: self._read(Rows(rows.table.slice(start, stop - start), rows.source))  # noqa: E731

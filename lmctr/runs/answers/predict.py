@@ -32,7 +32,7 @@ from .impressions import ImpressionAnswers
 from .joined import JoinedRows, reads_log
 from .options import PredictOptions, RecommendOptions
 from .requests import answer_of, read_objects
-from .tables import FORMATS, predict_table, scores_to, table_logits
+from .tables import FORMATS, TableRows, scores_to, source_name, table_logits
 
 logger = logging.getLogger(__name__)
 
@@ -56,27 +56,17 @@ def predict(options: PredictOptions) -> int:
     skip = options.on_error == "skip"
     if joins:
         more = {"allow_unknown": options.allow_unknown, "name": options.run}
-        rows = JoinedRows(folder, model, processor, options.log, options.batch_size, skip, **more)
-        return _predict_joined(rows, options)
-    if kind == "table":
-        count, skipped, unknown, warnings = predict_table(
-            model,
-            processor,
-            options.input,
-            options.output,
-            options.id_column,
-            options.batch_size,
-            options.allow_unknown,
-            skip,
+        return _predict_rows(
+            JoinedRows(folder, model, processor, options.log, options.batch_size, skip, **more), options
         )
-        _tell_rows(count, skipped, unknown, warnings)
-        return 0
+    if kind == "table":
+        return _predict_rows(TableRows(model, processor, options.batch_size, skip, options.allow_unknown), options)
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)
     answers.skips = skip
     count = skipped = 0
-    name = "standard input" if options.input == "-" else options.input
+    name = source_name(options.input)
     with (
         nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
         whole_output(options.output) as target,
@@ -105,26 +95,20 @@ def opened(options: PredictOptions | RecommendOptions) -> tuple[RunFolder, torch
     return folder, model.to(place, dtype), processor
 
 
-def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
-    count = skipped = 0
+def _predict_rows(rows: JoinedRows | TableRows, options: PredictOptions) -> int:
+    count, skipped, name = 0, 0, source_name(options.input)
     with scores_to(options.output, rows.tasks) as writer:
         blocks = rows.blocks(options.input, options.id_column)
-        for ids, logits, reasons in over(
-            blocks, f"scoring {options.input}", "rows", count=lambda block: len(block[2])
-        ):
-            writer.write(ids, logits, reasons if rows.skip else None)
+        for ids, logits, reasons in over(blocks, f"scoring {name}", "rows", count=lambda block: len(block[2])):
+            writer.write(ids, logits, reasons if rows.skip and reasons else None)
             bad = sum(reason is not None for reason in reasons)
             count, skipped = count + len(reasons) - bad, skipped + bad
         if skipped and not count:
-            raise ValueError(f"{options.input}: no row could be scored; the last one: {reasons[-1]}")
-    _tell_rows(count, skipped, rows.unknown, rows.warnings)
-    return 0
-
-
-def _tell_rows(count: int, skipped: int, unknown: Mapping[str, Any], warnings: list[str]) -> None:
-    _warn(warnings)
+            raise ValueError(f"{name}: no row could be scored; the last one: {reasons[-1]}")
+    _warn(rows.warnings)
     left = f", {skipped} skipped (see the column error)" if skipped else ""
-    print(f"{count} rows scored{left}{unknown_words(unknown)}", file=sys.stderr)
+    print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
+    return 0
 
 
 def _check_limits(answers: Answers, folder: RunFolder, where: str, allowed: bool) -> list[str]:

@@ -25,13 +25,15 @@ from lmctr.data.reading import FORMATS as READ
 from lmctr.data.reading import suffix_of
 from lmctr.data.tables.source import rows_of
 from lmctr.utils.arrow import decoded, is_text, texts_of_bytes, without_empty
-from lmctr.utils.progress import over
 
 from .base import moved_on
 from .files import whole_output
 from .requests import read_objects
 
-__all__ = ["FORMATS", "ScoreWriter", "bad_rows", "predict_table", "scores_to", "table_logits"]
+__all__ = ["FORMATS", "ScoreWriter", "TableRows", "bad_rows", "scores_to", "source_name", "table_logits"]
+
+Block = tuple[dict[str, Any], np.ndarray, list[str | None]]
+"""Of some rows the identifying columns, (N, T) logits, and the reason why a row has none (None: scored)."""
 
 BATCH_SIZE = 4096
 _LINES_AT_A_TIME = 4096
@@ -39,70 +41,92 @@ FORMATS = (".jsonl", ".csv", ".parquet")
 _PLAIN_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
-def predict_table(
-    model: torch.nn.Module,
-    processor: Any,
-    source: str,
-    target: str = "-",
-    id_column: str | None = None,
-    batch_size: int | None = None,
-    allow_unknown: bool = False,
-    skip: bool = False,
-) -> tuple[int, int, dict[str, dict[str, int]], list[str]]:
-    """Score every row of a file, in order, with memory that does not grow with the file.
+class TableRows:
+    """Scores the rows of a file with a model of a tabular family, with memory that does not grow with the file.
 
     Args:
         model, processor: of a tabular family.
-        source: CSV or TSV (also .gz), Parquet or JSON lines file with the raw columns; `-` reads JSON lines from standard input. Columns
-            that the processor does not read are ignored; the label need not be there.
-        target: `.jsonl`, `.csv` or `.parquet` file, or `-` for JSON lines on standard output. Each row has `row` (1 is the first row
-            of data), the `id_column` where one is given, `logit` and `probability`, of further tasks `logit_<task>` and `probability_<task>`.
-        id_column: a column of the input to copy.
         batch_size: rows per forward pass.
+        skip: whether rows that cannot be read are skipped, with the reason, or an error.
         allow_unknown: go on where nearly all values of a field are unknown.
-        skip: whether rows that cannot be read are skipped, with the reason in a column `error`, or an error.
 
-    Returns:
-        The numbers of rows that were scored and skipped, what was unknown in each field, and warnings about it.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a missing column, a value that does not fit its field (with file, column and row); a field whose values are nearly all
-            unknown (see [`lmctr.data.features.unknown`]).
+    Attributes:
+        warnings: about what was unknown in the rows so far.
     """
-    columns = processor.input_columns()
-    if skip and "decimal" not in (processor.reading or {}):
-        # Numbers are read as they are written, so that one that is none is one row's.
-        columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
-    check_id_column(id_column, processor.tasks)
-    if id_column is not None:
-        columns.setdefault(id_column, "text")
-    count = skipped = 0
-    unknown, name, tasks = UnknownValues(processor), "standard input" if source == "-" else source, processor.tasks
-    with scores_to(target, tasks) as writer:
-        for rows in over(_rows(source, columns, processor.reading), f"scoring {name}", "rows", count=len):
-            try:
-                inputs, reasons = processor(rows), [None] * len(rows)
-            except ValueError:
-                inputs, reasons = None, _reasons(processor, rows)
-                if not skip:
-                    before = _part(rows, 0, next(row for row, reason in enumerate(reasons) if reason is not None))
-                    if len(before):  # is kept
-                        _write(writer, before, table_logits(model, processor(before), batch_size), id_column, None)
-                    raise
-            logits = _logits(model, processor, rows, inputs, reasons, batch_size, len(tasks))
-            _write(writer, rows, logits, id_column, reasons if skip else None)
-            skipped += sum(reason is not None for reason in reasons)
-            count += len(rows)
-            unknown.add()
-            unknown.check(name, allow_unknown)
-        if count and skipped == count:
-            raise ValueError(f"{name}: no row could be scored; the last one: {reasons[-1]}")
-        if not count:
-            writer.write(
-                {"row": [], **({} if id_column is None else {id_column: []})}, np.zeros((0, len(tasks)), np.float32)
-            )
-    return count - skipped, skipped, unknown.counts, unknown.check(name, allow_unknown)
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        processor: Any,
+        batch_size: int | None = None,
+        skip: bool = False,
+        allow_unknown: bool = False,
+    ):
+        self.model, self.processor, self.tasks = model, processor, processor.tasks
+        self.batch_size, self.skip, self.allow_unknown = batch_size, skip, allow_unknown
+        self.limits = UnknownValues(processor)
+        self.warnings: list[str] = []
+
+    @property
+    def unknown(self) -> dict[str, dict[str, int]]:
+        """By field how many values there were, and how many of them unknown."""
+        return self.limits.counts
+
+    def blocks(self, source: str, id_column: str | None = None) -> Iterator[Block]:
+        """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order; of no rows one empty block.
+
+        Args:
+            source: CSV or TSV (also .gz), Parquet or JSON lines file with the raw columns; `-` reads JSON lines from standard input.
+                Columns that the processor does not read are ignored; the label need not be there.
+            id_column: a column of the input to copy.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: a missing column, a value that does not fit its field (with file, column and row); a field whose values are nearly
+                all unknown (see [`lmctr.data.features.unknown`]).
+        """
+        columns, reading = self.processor.input_columns(), self.processor.reading
+        if self.skip and "decimal" not in (reading or {}):
+            # Numbers are read as they are written, so that one that is none is one row's.
+            columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
+        check_id_column(id_column, self.tasks)
+        if id_column is not None:
+            columns.setdefault(id_column, "text")
+        rows = None
+        for rows in _rows(source, columns, reading):
+            yield from self._block(rows, id_column)
+            self.limits.add()
+            self.warnings = self.limits.check(source_name(source), self.allow_unknown)
+        if rows is None:
+            none = {"row": [], **({} if id_column is None else {id_column: []})}
+            yield none, np.zeros((0, len(self.tasks)), np.float32), []
+
+    def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
+        good, reasons = np.ones(len(rows), dtype=bool), [None] * len(rows)
+        try:
+            inputs = self.processor(rows)
+        except ValueError:
+            for row, error in bad_rows(lambda start, stop: self.processor(_part(rows, start, stop)), len(rows)):
+                good[row], reasons[row] = False, re.sub(r" among rows (\d+) to \1\b", "", str(error))
+            if not self.skip:
+                if before := int(np.argmin(good)):  # is kept
+                    some = _part(rows, 0, before)
+                    yield _ids(some, id_column), self._logits(self.processor(some), before), reasons[:before]
+                raise
+            if good.any():
+                inputs = self.processor(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
+        logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
+        if good.any():
+            logits[good] = self._logits(inputs, int(good.sum()))
+        yield _ids(rows, id_column), logits, reasons
+
+    def _logits(self, inputs: Any, count: int) -> np.ndarray:
+        return table_logits(self.model, inputs, self.batch_size).reshape(count, -1)
+
+
+def source_name(source: str) -> str:
+    """What messages call an input."""
+    return "standard input" if source == "-" else source
 
 
 def bad_rows(read: Callable[[int, int], Any], stop: int, start: int = 0) -> Iterator[tuple[int, ValueError]]:
@@ -118,44 +142,13 @@ def bad_rows(read: Callable[[int, int], Any], stop: int, start: int = 0) -> Iter
             yield from bad_rows(read, stop, middle)
 
 
-def _reasons(processor: Any, rows: Rows) -> list[str | None]:
-    """Why each row cannot be read; None where it can."""
-    reasons: list[str | None] = [None] * len(rows)
-    for row, error in bad_rows(lambda start, stop: processor(_part(rows, start, stop)), len(rows)):
-        reasons[row] = re.sub(r" among rows (\d+) to \1\b", "", str(error))
-    return reasons
-
-
 def _part(rows: Rows, start: int, stop: int) -> Rows:
     return Rows(rows.table.slice(start, stop - start), rows.source, rows.first + start)
 
 
-def _logits(
-    model: torch.nn.Module,
-    processor: Any,
-    rows: Rows,
-    inputs: Any,
-    reasons: Sequence[str | None],
-    batch_size: int | None,
-    num_tasks: int,
-) -> np.ndarray:
-    """(N, T) logits of rows, NaN for those with a reason against it. inputs: what the processor made of the rows, where it could read all."""
-    good = np.array([reason is None for reason in reasons], dtype=bool)
-    if inputs is None and good.any():
-        inputs = processor(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
-    logits = np.full((len(rows), num_tasks), np.nan, dtype=np.float32)
-    if good.any():
-        logits[good] = table_logits(model, inputs, batch_size).reshape(int(good.sum()), -1)
-    return logits
-
-
-def _write(
-    writer: ScoreWriter, rows: Rows, logits: np.ndarray, id_column: str | None, reasons: Sequence[str | None] | None
-) -> None:
+def _ids(rows: Rows, id_column: str | None) -> dict[str, Any]:
     ids = {} if id_column is None else {id_column: copied(rows, id_column)}
-    writer.write(
-        {"row": list(range(rows.first, rows.first + len(rows))), **ids}, logits.reshape(len(rows), -1), reasons
-    )
+    return {"row": list(range(rows.first, rows.first + len(rows))), **ids}
 
 
 def check_id_column(name: str | None, tasks: Sequence[str]) -> None:
@@ -195,7 +188,7 @@ def _rows(source: str, columns: dict[str, str], reading: Mapping[str, Any] | Non
     if source != "-":
         yield from rows_of(source, columns, reading=reading)
         return
-    objects = (row for _, row in read_objects(sys.stdin, "standard input", "a row"))
+    objects = (row for _, row in read_objects(sys.stdin, source_name(source), "a row"))
     first = 1
     while block := list(itertools.islice(objects, _LINES_AT_A_TIME)):
         try:
