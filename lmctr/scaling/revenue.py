@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lmctr.utils.suggest import errors_of
+
 from .points import check_numbers, equal_lists
 
 __all__ = ["RevenueFit", "compare_metrics", "fit_revenue"]
@@ -81,8 +83,6 @@ def compare_metrics(metrics: Mapping[str, ArrayLike], revenue: ArrayLike) -> dic
         raise ValueError("metrics: there are none to compare")
     fits = {}
     for name, values in metrics.items():
-        try:
+        with errors_of(name):
             fits[name] = fit_revenue(values, revenue)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
     return dict(sorted(fits.items(), key=lambda item: -item[1].r2))

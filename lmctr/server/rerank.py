@@ -11,7 +11,7 @@ from typing import Any
 from lmctr.runs.answers.served import Scored
 from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import errors_of, unknown_key_message
 
 # "model" and the bounds of texts are sent by clients of other servers; here the model is the one that is served.
 _KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_tokens_per_doc", "deadline_ms")
@@ -44,10 +44,8 @@ def rerank_request(
     if not isinstance(body.get("return_documents", False), bool):
         raise ValueError(f"request: return_documents must be true or false, got {body['return_documents']!r}")
     if isinstance(query, str) and query.lstrip().startswith("{"):
-        try:
+        with errors_of("request: query begins like a JSON object, but is none"):
             query = checked(parse_json(query), "request: query")
-        except ValueError as error:
-            raise ValueError(f"request: query begins like a JSON object, but is none: {error}") from error
     own = {"id": body["id"]} if "id" in body else {}
     if kind in ("text", "events"):
         if isinstance(query, (str, int)) and not isinstance(query, bool):

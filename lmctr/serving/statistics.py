@@ -10,6 +10,7 @@ import numpy as np
 
 from lmctr.statistics import UserStatistics
 from lmctr.utils.rows import whole_seconds
+from lmctr.utils.suggest import errors_of
 
 if TYPE_CHECKING:
     from lmctr.statistics import ItemStatistics
@@ -93,8 +94,6 @@ class RequestStatistics:
             return reader.with_context(raw, list(contexts.values()))
         except ValueError:
             for number, context in contexts.items():
-                try:
+                with errors_of(f"candidates[{number}]"):
                     reader.with_context(raw[:1], [context])
-                except ValueError as error:
-                    raise ValueError(f"candidates[{number}]: {error}") from error
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 NAMED, LISTED = 5, 20  # at most, of what is wrong and of what there is
@@ -75,6 +76,15 @@ def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> N
     for key in keys:
         if key not in known:
             raise ValueError(unknown_key_message(key, known, where))
+
+
+@contextmanager
+def errors_of(where: object) -> Iterator[None]:
+    """A `ValueError` inside the block begins with what it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _fold(name: str) -> str:

@@ -41,7 +41,7 @@ from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.rows import check_kind, check_list, is_column
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import errors_of, unknown_key_message
 
 from .columns import Rows
 from .extend import extend_state
@@ -406,10 +406,8 @@ class TabularFeatureProcessor(FittedExtractor):
         joined = [{**beside, **candidate} for candidate in candidates] if beside else list(candidates)
         parts = []
         for where, rows, (fields, few) in zip(("shared", "candidates"), ([dict(shared)], joined), sides):
-            try:
+            with errors_of(where):
                 parts.append(self._arrays_of(rows, fields, few) if fields else TabularArrays({}, {}))
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from error
         self.oov_counts = parts[0].oov_counts | parts[1].oov_counts
         self.unknown_examples = parts[0].unknown_examples | parts[1].unknown_examples
         inputs = {name: _side_by_side(parts, name, own, len(candidates)) for name, own in masks.items()}

@@ -37,6 +37,7 @@ from lmctr.data.features.settings import FittedExtractor, sequence_tables
 from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import merged_examples
 from lmctr.utils.ragged import ragged_arange
+from lmctr.utils.suggest import errors_of
 
 _BORROWS = "ad."
 
@@ -213,14 +214,12 @@ class ImpressionProcessor(FittedExtractor):
             raise ValueError(f"ads: {len(ads)} lists of ads for {count} users; give each user its ads.")
         parts = []
         for place, own in enumerate(ads):
-            try:
+            with errors_of(f"ads of user {place}"):
                 if not _num_rows(own):
                     raise ValueError("there is no ad; an impression has one ad at least")
                 parts.append(self.ad(own, return_tensors=None))
                 unknown.append(self._named("oov_counts", "ad"))
                 examples.append(self._named("unknown_examples", "ad"))
-            except ValueError as error:
-                raise ValueError(f"ads of user {place}: {error}") from error
         self.oov_counts, self.unknown_examples = add_counts(unknown), merged_examples(examples)
         counts = np.array([len(next(iter(part.values()))) for part in parts])
         rows = {f"user_{key}": values for key, values in user.items()}
@@ -343,10 +342,8 @@ def _as_dict(field: Any) -> dict[str, Any]:
 
 
 def _side(name: str, fields: list[dict[str, Any]], options: dict[str, Any]) -> TabularFeatureProcessor:
-    try:
+    with errors_of(name):
         return TabularFeatureProcessor(fields, **options)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def _num_rows(rows: Any) -> int:

@@ -14,6 +14,7 @@ from lmctr.models.families import family_of
 from lmctr.runs.answers.served import Scored, ServedModel
 from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
+from lmctr.utils.suggest import errors_of
 
 from .drawing import bars, note
 from .examples import Examples
@@ -176,10 +177,8 @@ def _read(texts: Mapping[str | None, str], kind: str) -> dict[str, Any]:
             read: Callable[[str], Any] = _text_line if kind == "text" else _item_line
             request[key] = [read(line) for line in lines]
             continue
-        try:
+        with errors_of(f"{label}: no valid JSON"):
             value = parse_json(texts[key])
-        except ValueError as error:
-            raise ValueError(f"{label}: no valid JSON: {error}") from error
         if key is None and not isinstance(value, dict):
             raise ValueError(f'{label}: accepted is an object, such as {{"time": 1700000000}}')
         request |= value if key is None else {key: value}

@@ -9,6 +9,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.statistics import statistic
+from lmctr.utils.suggest import errors_of
 
 __all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "STATISTIC", "BackboneSpec", "CTRSinkConfig"]
 
@@ -102,10 +103,8 @@ def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]
     known = known and len(set(signals)) == len(signals)
     require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, {STATISTIC}NAME, or a list of different ones")
     for name in statistic_signals(signals):
-        try:
+        with errors_of(f"sink_signal holds {STATISTIC}{name}"):
             statistic(name)
-        except ValueError as error:
-            raise ValueError(f"sink_signal holds {STATISTIC}{name}: {error}") from error
     require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
     applies = settings.sink_kind == "sink" or signals == ("none",)
     require(applies, "sink_signal", f'"none" with sink_kind={settings.sink_kind!r}')

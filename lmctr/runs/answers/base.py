@@ -12,6 +12,7 @@ import torch
 
 from lmctr.data.features.transform import add_counts
 from lmctr.utils.outside import checked
+from lmctr.utils.suggest import errors_of
 
 __all__ = ["Answers", "Request", "Row", "by_place", "grid_batches", "moved_on", "unknown_words"]
 
@@ -124,7 +125,8 @@ class Answers(ABC):
             try:
                 request = self._checked(given, where)
                 if self.goes_alone(request):
-                    done[len(waiting)] = _named(where, self.alone, request)
+                    with errors_of(where):
+                        done[len(waiting)] = self.alone(request)
             except ValueError as error:
                 if not self.skips:
                     raise
@@ -140,7 +142,9 @@ class Answers(ABC):
     def _checked(self, given: Any, where: str) -> dict[str, Any]:
         if isinstance(given, ValueError):
             raise given
-        return _named(where, self.prepare, self.check(checked(given, where), where))
+        request = self.check(checked(given, where), where)
+        with errors_of(where):
+            return self.prepare(request)
 
     def _finish(
         self, waiting: list[Request], done: dict[int, np.ndarray | None]
@@ -166,14 +170,6 @@ class Answers(ABC):
             if len(requests) == 1:
                 return [error]
             return [self._together([request])[0] for request in requests]
-
-
-def _named(where: str, step: Callable[[dict[str, Any]], T], request: dict[str, Any]) -> T:
-    """A step with a request, whose errors begin with where that stands."""
-    try:
-        return step(request)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def _failed(request: Any, error: ValueError) -> dict[str, Any]:

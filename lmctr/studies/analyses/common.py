@@ -26,6 +26,7 @@ from lmctr.utils.files import write_json
 from lmctr.utils.measure import usable_device
 from lmctr.utils.options import check_counts
 from lmctr.utils.progress import Work
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import write_csv
 
 _WANTED = {
@@ -92,13 +93,6 @@ class Measure(ABC):
     def measure(self, run: OpenedRun) -> Any:
         """What one run gives."""
 
-    def measured(self, run: OpenedRun, given: str | Path) -> Any:
-        """What one run gives; what is refused of it begins with the run as it was `given`."""
-        try:
-            return self.measure(run)
-        except ValueError as error:
-            raise ValueError(f"{given}: {error}") from error
-
     @abstractmethod
     def text(self, name: str, result: Any) -> str:
         """What is printed of a run."""
@@ -128,8 +122,8 @@ class Measure(ABC):
         transformers.utils.logging.disable_progress_bar()
         results = {}
         for (name, folder), recipe, given in zip(folders.items(), recipes, runs):
-            with opened(folder, recipe, options.device) as run, Work(f"measuring {name}"):
-                results[name] = self.measured(run, given)
+            with opened(folder, recipe, options.device) as run, Work(f"measuring {name}"), errors_of(given):
+                results[name] = self.measure(run)
             self.say(self.text(name, results[name]))
         return self.write(results, folders, runs[0])
 

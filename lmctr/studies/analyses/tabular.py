@@ -21,6 +21,7 @@ from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
 from lmctr.utils.options import check_counts
 from lmctr.utils.ragged import blocks
+from lmctr.utils.suggest import errors_of
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class _Fields(Measure):
         (run,) = runs
         folder = open_model(run)
         transformers.utils.logging.disable_progress_bar()
-        result = self.measured(OpenedRun(folder, None, *load_run(folder.path)), run)
+        opened = OpenedRun(folder, None, *load_run(folder.path))
+        with errors_of(run):
+            result = self.measure(opened)
         if self.has_plots:
             require_matplotlib()
         name = str(run) if is_hub_id(run) else folder.path.name

@@ -22,6 +22,7 @@ from lmctr.scaling.design import Design
 from lmctr.studies.scaling.options import AllocateOptions
 from lmctr.studies.scaling.tables import compact, show_and_write, sizes_text
 from lmctr.utils.files import check_file, read_yaml
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import read_csv
 from lmctr.utils.values import Values, read_values
 
@@ -109,10 +110,8 @@ def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]
         )
     designs = [Design(design, gain * values.gain_factor, cost * values.cost_factor) for design, gain, cost in triples]
     _check_names(where, designs)
-    try:
+    with errors_of(where):
         check_designs(values.name, designs)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
     return values.name, designs
 
 

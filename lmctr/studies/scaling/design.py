@@ -17,7 +17,7 @@ from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.options import DesignOptions, check_sizes_x
 from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, save_results, sizes_text, with_folder
 from lmctr.utils.files import check_file, read_json
-from lmctr.utils.suggest import LISTED, first_of
+from lmctr.utils.suggest import LISTED, errors_of, first_of
 from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
 
 _NAMED = 12  # designs at most that are named in the picture
@@ -251,10 +251,8 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
             size: math.exp(statistics.fmean(math.log(cost) for own, cost in zip(sizes, costs) if own == size))
             for size in sizes
         }
-    try:
+    with errors_of(path):
         return CostCurve(flops, costs, measured, extrapolate)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def coverage_notes(

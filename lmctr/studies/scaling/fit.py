@@ -24,6 +24,7 @@ from lmctr.studies.scaling.fit_two import run_two
 from lmctr.studies.scaling.options import FitOptions, LawOptions
 from lmctr.studies.scaling.tables import compact, save_results, with_folder
 from lmctr.utils.progress import step
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import markdown_table, text_table
 
 _CURVE_POINTS = 120
@@ -160,10 +161,8 @@ def fit_points(options: FitOptions) -> FitAnalysis:
         ValueError: a column is missing or holds no numbers, and what `analyse` raises. FileNotFoundError: no such file.
     """
     x, y = read_points(options.points, options.x, options.y)
-    try:
+    with errors_of(f"{options.points}, x {options.x}, y {options.y}"):
         return analyse(x, y, options, options.x, options.y)
-    except ValueError as error:
-        raise ValueError(f"{options.points}, x {options.x}, y {options.y}: {error}") from error
 
 
 @step("fitting the law")
@@ -183,10 +182,8 @@ def analyse(
         warnings.simplefilter("always", OverfitWarning)
         fit = fit_scaling_law(x, y, **options.of_the_law())
         if options.held_out:
-            try:
+            with errors_of(f"without {_largest(options.held_out)}"):
                 out = extrapolation_error(x, y, options.held_out, **options.of_the_law())
-            except ValueError as error:
-                raise ValueError(f"without {_largest(options.held_out)}: {error}") from error
     notes += dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, OverfitWarning))
     if fit.r2 < _LEAST_R2:
         notes.append(

@@ -14,6 +14,7 @@ from lmctr.scaling.bands import widened_band
 from lmctr.scaling.surface import SurfaceFit, best_at_flops, best_split, fit_surface, size_correlation, split_ends
 from lmctr.studies.scaling.options import FitOptions
 from lmctr.studies.scaling.tables import compact, save_results, with_folder
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import Table, markdown_table, read_csv, text_table
 
 _CURVE_POINTS = 60
@@ -150,10 +151,8 @@ def fit_two(options: FitOptions) -> SurfaceAnalysis:
     rows = read_csv(options.points, numbers=[options.y], positive=[options.x, options.x2, *flops])
     u, v, y = (np.array([row[name] for row in rows]) for name in (options.x, options.x2, options.y))
     settings = {"form": options.form, "complement": options.complement, "absolute": options.absolute}
-    try:
+    with errors_of(f"{options.points}, u {options.x}, v {options.x2}, y {options.y}"):
         fit, notes = fit_surface(u, v, y, **settings), []
-    except ValueError as error:
-        raise ValueError(f"{options.points}, u {options.x}, v {options.x2}, y {options.y}: {error}") from error
     refits: tuple[SurfaceFit, ...] = ()
     if options.resamples and len(u) > fit.num_parameters:
         refits = tuple(fit.bootstrap(options.resamples, options.seed))
@@ -184,10 +183,8 @@ def _held_out(
             f"--held-out must be below {len(products)}, the different products of the sizes, got {options.held_out}"
         )
     held = u * v >= products[-options.held_out]
-    try:
+    with errors_of(f"without the {options.held_out} largest products"):
         law = fit_surface(u[~held], v[~held], y[~held], **settings)
-    except ValueError as error:
-        raise ValueError(f"without the {options.held_out} largest products: {error}") from error
     predicted = law.predict(u[held], v[held])
     return tuple(
         {"x": float(a), "x2": float(b), "y": float(c), "predicted": float(d), "error": float(d - c)}

@@ -27,6 +27,7 @@ from lmctr.studies.scaling.ladder_report import Report
 from lmctr.studies.scaling.models import saved_model
 from lmctr.studies.scaling.options import LadderOptions
 from lmctr.utils import progress
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import write_csv
 
 _COUNTS = ("per_sample", "per_request")
@@ -122,10 +123,8 @@ def climb(
     write_csv(folder / "sizes.csv", sizes, line_end="\n")
     report = Report(ladder, sizes, [run.name for run in missing], command)
     x, y = (np.array([row[key] for row in points], dtype=np.float64) for key in (ladder.x, ladder.metric))
-    try:
+    with errors_of(f"no law was fitted to {folder / 'points.csv'}"):
         report.analysis = analyse(x, y, ladder.fit, ladder.x, ladder.metric)
-    except ValueError as error:
-        raise ValueError(f"no law was fitted to {folder / 'points.csv'}: {error}") from error
     for row, value in zip(sizes, report.analysis.fit.predict([row[ladder.x] for row in sizes])):
         row["law"] = float(value)
     if ladder.cost is not None:

@@ -12,7 +12,7 @@ from lmctr.analysis.plots_scaling import plot_revenue
 from lmctr.scaling.revenue import RevenueFit, compare_metrics
 from lmctr.studies.scaling.options import RevenueOptions
 from lmctr.studies.scaling.tables import save_results, with_folder
-from lmctr.utils.suggest import LISTED, first_of
+from lmctr.utils.suggest import LISTED, errors_of, first_of
 from lmctr.utils.tables import cell_number, markdown_table, read_cells, read_csv, text_table
 
 
@@ -87,10 +87,8 @@ def compare_pairs(options: RevenueOptions) -> RevenueComparison:
     rows = read_csv(options.pairs, numbers=[options.revenue, *names])
     revenue = [row[options.revenue] for row in rows]
     metrics = {name: [row[name] for row in rows] for name in names}
-    try:
+    with errors_of(options.pairs):
         fits = compare_metrics(metrics, revenue)
-    except ValueError as error:
-        raise ValueError(f"{options.pairs}: {error}") from error
     return RevenueComparison(options.revenue, revenue, metrics, fits, left_out)
 
 
