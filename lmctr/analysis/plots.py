@@ -106,11 +106,9 @@ def plot_attention_map(
                     tick.set_color(_TARGET_COLOUR)
         _mark(axes, np.flatnonzero(attention.is_sink), _SINK_COLOUR)
         _mark(axes, np.flatnonzero(attention.is_target), _TARGET_COLOUR)
-        axes.set_xlim(-0.5, count - 0.5)
-        axes.set_ylim(count - 0.5, -0.5)
+        axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
         note = "; numbers after a sink are its buckets" if _buckets_differ(attention) else ""
-        axes.set_xlabel(f"key (attended to){note}")
-        axes.set_ylabel("query")
+        axes.set(xlabel=f"key (attended to){note}", ylabel="query")
         axes.set_title(title, fontsize=10, pad=12)
         bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
         bar.set_label("attention weight (square-root scale)", fontsize=8)

@@ -38,9 +38,8 @@ def plot_curves(
     axes = figure.subplots()
     for name, (steps, values) in runs.items():
         axes.plot(steps, values, color=colours[name], linewidth=1.5, marker="o" if len(steps) < 40 else "", label=name)
-    axes.set_xlabel("step")
+    axes.set(xlabel="step", ylabel=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_ylabel(title)
     plain_axes(axes)
     if len(runs) > 1:
         axes.legend(fontsize=8, frameon=False)
@@ -70,10 +69,8 @@ def plot_calibration(
         bars = np.maximum([rate - low, high - rate], 0.0)
         style = {"marker": "o", "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9, "capsize": 2}
         axes.errorbar(mean, rate, bars, color=colours[name], label=name, **style)
-    axes.set_xlim(0, top)
-    axes.set_ylim(0, top)
-    axes.set_xlabel("predicted probability, mean of the bin")
-    axes.set_ylabel("share of positives in the bin")
+    axes.set(xlim=(0, top), ylim=(0, top))
+    axes.set(xlabel="predicted probability, mean of the bin", ylabel="share of positives in the bin")
     plain_axes(axes)
     if len(runs) > 1:
         axes.legend(fontsize=8, frameon=False)

@@ -85,8 +85,7 @@ def plot_behavior_attention(
         axes.hlines(events[:, place], at - 0.45 * width, at + 0.45 * width, "black", linewidth=1.5, label=line)
         axes.bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", fontsize=8)
     axes.set_xticks(range(len(measured)), list(measured))
-    axes.set_ylabel("share of the attention on events")
-    axes.set_ylim(0, 1.05)
+    axes.set(ylabel="share of the attention on events", ylim=(0, 1.05))
     figure.legend(loc="outside right upper")
     if title:
         axes.set_title(title)

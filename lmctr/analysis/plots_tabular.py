@@ -56,8 +56,7 @@ def plot_rank_curves(
     widest = max(len(line) for label in labels for line in label.split("\n"))
     axes.set_xticks(range(longest), labels, rotation=90 if widest > 11 else 0, fontsize=8)
     what = f"{kind} effective rank" + (" / min(T, D)" if normalized else "")
-    axes.set_ylabel(f"{what}, per sample")
-    axes.set_ylim(bottom=0)
+    axes.set(ylabel=f"{what}, per sample", ylim=(0, None))
     axes.set_title(title or f"Mean {what} by stage", fontsize=10)
     plain_axes(axes)
     if len(runs) > 1 or title is None:
@@ -135,8 +134,7 @@ def plot_field_interactions(
     axes.set_xticks(range(0, count, step), shown, rotation=90, fontsize=size)
     axes.set_yticks(range(0, count, step), shown, fontsize=size)
     axes.tick_params(length=2, pad=2)
-    axes.set_xlabel("key field (read)")
-    axes.set_ylabel("query field (reads)")
+    axes.set(xlabel="key field (read)", ylabel="query field (reads)")
     where = "mean over layers" if layer is None else f"layer {layer % interactions.num_layers + 1}"
     axes.set_title(title or f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))

@@ -5,7 +5,7 @@ Only what a run folder keeps of its scores is read, `metrics.json` and `predicti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,6 +40,7 @@ __all__ = [
     "mean_and_spread",
     "metric_cells",
     "read_predictions",
+    "value_at",
 ]
 
 COMPARED_METRICS = ("auc", "log_loss", "grouped_auc", "expected_calibration_error")
@@ -230,6 +231,16 @@ def dotted_keys(value: Any, prefix: str = "") -> dict[str, Any]:
         for key, inner in value.items()
         for k, v in dotted_keys(inner, f"{prefix}.{key}" if prefix else key).items()
     }
+
+
+def value_at(recipe: Mapping[str, Any], key: str, missing: Any = None) -> Any:
+    """The value of a dotted key; `missing` without one."""
+    value: Any = recipe
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return missing
+        value = value[part]
+    return value
 
 
 def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[str, tuple[float, float | None]]:

@@ -5,28 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from lmctr.evaluation.comparison import differing_keys
-from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
+from lmctr.evaluation.evaluator import METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.evaluation.impression_baselines import BOUND
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
-from lmctr.utils.tables import markdown_table, spread_cells
+from lmctr.utils.tables import markdown_table, seed_cells
 
-METRICS = {  # key: (title, metric type in the card's metadata)
-    "revenue_ratio": ("R/R*", "revenue_ratio"),
-    "ordered_pair_accuracy": ("OPA", "ordered_pair_accuracy"),
-    "ndcg": ("NDCG", "ndcg"),
-    "recall": ("Recall", "recall"),
-    "auc": ("AUC", "roc_auc"),
-    "log_loss": ("logloss", "log_loss"),
-    "grouped_auc": ("gAUC", "grouped_roc_auc"),
-    "user_auc": ("UAUC", "user_roc_auc"),
-    "normalized_entropy": ("NE", "normalized_entropy"),
-    "expected_calibration_error": ("ECE", "expected_calibration_error"),
-}
+METRIC_TYPES = {"auc": "roc_auc", "grouped_auc": "grouped_roc_auc", "user_auc": "user_roc_auc"}
+"""What the card's metadata call a metric, where that isn't its name."""
+METRICS = [key for key in METRIC_TITLES if key not in ("revenue_ratio_dropped", "num_samples", "positive_rate")]
 _BASELINES = {
     BOUND: "best reachable (generated data)",
     "mean_ecpm": "mean eCPM of the ad",
@@ -88,20 +79,20 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     for split in splits:
         own = [run["splits"][split] for run in runs]
         model = "this model" if tells_of_model(runs, split) else "the model chosen, before it was trained on these too"
-        rows.append([split, f"**{model}**", *_cells(own, metrics), _count(own[0])])
+        rows.append([split, f"**{model}**", *seed_cells(own, metrics), _count(own[0])])
         for task in (key.removesuffix("_log_loss") for key in own[0] if key.endswith("_log_loss")):
             of_task = [
                 {key.removeprefix(f"{task}_"): value for key, value in run.items() if key.startswith(f"{task}_")}
                 for run in own
             ]
-            rows.append([split, f"{model}, {task}", *_cells(of_task, metrics), _count(of_task[0])])
+            rows.append([split, f"{model}, {task}", *seed_cells(of_task, metrics), _count(of_task[0])])
         for name in runs[0]["baselines"]:
             per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
             if all(per_run):
-                rows.append([split, _BASELINES.get(name, name), *_cells(per_run, metrics), _count(per_run[0])])
+                rows.append([split, _BASELINES.get(name, name), *seed_cells(per_run, metrics), _count(per_run[0])])
     if not rows:
         return ""
-    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if is_ranking else "samples"]
+    titles = ["split", "", *(METRIC_TITLES[key] for key in metrics), "impressions" if is_ranking else "samples"]
     return markdown_table([titles, *rows], left=(0, 1))
 
 
@@ -112,16 +103,6 @@ def _is_ranking(runs: list[dict[str, Any]]) -> bool:
 def main_metric(runs: list[dict[str, Any]]) -> str:
     """The metric that rivals are compared by."""
     return "revenue_ratio" if _is_ranking(runs) else "auc"
-
-
-def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
-    found = {}
-    for key in metrics:
-        values = [run[key] for run in per_run if run.get(key) is not None]
-        if len(values) == len(per_run):
-            alike = len(values) == 1 or max(values) == min(values)
-            found[key] = (values[0], None) if alike else (fmean(values), stdev(values))
-    return spread_cells(found, metrics)
 
 
 def _count(metrics: dict[str, float]) -> str:

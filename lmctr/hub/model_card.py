@@ -15,8 +15,10 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.hub.card_families import CardFamily, card_family
 from lmctr.hub.card_results import (
+    METRIC_TYPES,
     METRICS,
     better_baselines,
     common_splits,
@@ -105,7 +107,7 @@ def build_card(
         runs=runs,
         fitted=runs[0]["training_samples"] if runs else {},
         behind=better_baselines(runs),
-        metric=METRICS[main_metric(runs)][0],
+        metric=METRIC_TITLES[main_metric(runs)],
         facts=[tuple(as_text(cell).replace("|", "\\|") for cell in fact) for fact in family.facts()],
         results=results_table(runs),
         repo_id=repo_id,
@@ -183,14 +185,14 @@ def _header(
             dataset_type=re.sub(r"[^a-z0-9_.-]+", "-", dataset.lower()),
             dataset_name=dataset,
             dataset_split=split,
-            metric_type=metric_type,
-            metric_name=title,
+            metric_type=METRIC_TYPES.get(key, key),
+            metric_name=METRIC_TITLES[key],
             metric_value=fmean([run["splits"][split][key] for run in runs]),
             metric_args={"seeds": [run["seed"] for run in runs]},
         )
         for split in common_splits(runs)
         if tells_of_model(runs, split)
-        for key, (title, metric_type) in METRICS.items()
+        for key in METRICS
         if all(key in run["splits"][split] for run in runs)
     ]
     language = info.get("language")

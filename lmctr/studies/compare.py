@@ -21,8 +21,8 @@ from lmctr.evaluation.comparison import (
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.runs.folder import RunFolder
-from lmctr.utils.files import write_json, write_text
 from lmctr.utils.progress import step
+from lmctr.utils.results import write_result
 from lmctr.utils.tables import markdown_table, text_table
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
@@ -53,7 +53,7 @@ class Comparison:
         ]
         if self.tests:
             notes.append(self.tests_note)
-        return "\n\n".join([*self._heading(), *tables, *notes, f"```\n{command}\n```"]) + "\n"
+        return "\n\n".join([*self._heading(), *tables, *notes, f"```\n{command}\n```"])
 
     @property
     def tests_note(self) -> str:
@@ -166,12 +166,7 @@ def compare_runs(
 
 def write_comparison(comparison: Comparison, path: str | Path, command: str) -> None:
     """Write the comparison as Markdown (.md) or JSON (.json), with the command that made it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".md":
-        write_text(path, comparison.markdown(command))
-    else:
-        write_json(path, {**comparison.to_dict(), "command": command})
+    write_result(path, comparison.to_dict() | {"command": command}, comparison.markdown(command))
 
 
 def _recipe_differences(run: RunPredictions, other: RunPredictions) -> list[str] | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import csv
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import yaml
@@ -17,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.analysis.plots_report import plot_calibration, plot_curves, plot_slices
-from lmctr.evaluation.comparison import RunPredictions, check_same_samples, differing_keys, read_predictions
+from lmctr.evaluation.comparison import RunPredictions, check_same_samples, differing_keys, read_predictions, value_at
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
@@ -29,6 +28,7 @@ from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import step
+from lmctr.utils.tables import seed_cells
 
 _MAIN = ("revenue_ratio", "auc")
 _RESULTS_NOTE = (
@@ -177,15 +177,17 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
         keys = [key for key in METRIC_TITLES if any(key in values for group in own for values in group)]
         lines = [["", "seed", *(METRIC_TITLES[key] for key in keys)]]
         for group, values in zip(groups, own):
-            lines += [[run.name, str(run.metrics["seed"]), *_cells([one], keys)] for run, one in zip(group, values)]
+            lines += [
+                [run.name, str(run.metrics["seed"]), *seed_cells([one], keys)] for run, one in zip(group, values)
+            ]
             if len(group) > 1:
-                lines.append([f"mean of {_group_name(group)}", f"{len(group)} seeds", *_cells(values, keys)])
+                lines.append([f"mean of {_group_name(group)}", f"{len(group)} seeds", *seed_cells(values, keys)])
         for name in dict.fromkeys(name for group in groups for run in group for name in run.metrics["baselines"]):
             rows: dict[tuple[str, ...], list[str]] = {}  # runs of one log share theirs, unless they were refitted
             for group in groups:
                 measured = [run.metrics["baselines"].get(name, {}).get(part) for run in group]
                 if all(measured):
-                    rows.setdefault(tuple(_cells(measured, keys)), []).append(_group_name(group))
+                    rows.setdefault(tuple(seed_cells(measured, keys)), []).append(_group_name(group))
             for cells, names in rows.items():
                 of = f" of {', '.join(names)}" * (len(names) < len(groups))
                 lines.append([f"baseline: {name.replace('_', ' ')}{of}", "", *cells])
@@ -229,20 +231,6 @@ def _are_alike(run: ReportedRun, other: ReportedRun) -> bool:
 
 def _data_name(run: ReportedRun) -> str:
     return dataset_info(run.data).get("name", "a CTR log")
-
-
-def _cells(values: Sequence[Mapping[str, float]], keys: Sequence[str]) -> list[str]:
-    """Mean and spread of each metric; "-" where one of the runs lacks it."""
-    cells = []
-    for key in keys:
-        own = [one[key] for one in values if one.get(key) is not None]
-        if not own or len(own) < len(values):
-            cells.append("-")
-        elif min(own) == max(own):
-            cells.append(f"{own[0]:,}" if isinstance(own[0], int) else f"{own[0]:.4f}")
-        else:
-            cells.append(f"{fmean(own):.4f} ± {stdev(own):.4f}")
-    return cells
 
 
 def _group_name(group: Sequence[ReportedRun]) -> str:
@@ -430,7 +418,7 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
         differing = differing_keys(groups[0][0].recipe, group[0].recipe)
         pairs = (groups[0][0].recipe, group[0].recipe)
         lines = [["key", "first", "second"]]
-        lines += [[key, *(shown(str(_at(recipe, key))) for recipe in pairs)] for key in differing]
+        lines += [[key, *(shown(str(value_at(recipe, key, "(not set)"))) for recipe in pairs)] for key in differing]
         caption = f"{_group_name(groups[0])} and {_group_name(group)} differ in"
         section.tables.append(Table(caption, lines, 3))
     for group in groups:
@@ -450,13 +438,3 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
 def _said(command: str | None) -> str:
     """A command without folders of the machine that it ran on."""
     return shown_command(command) if command else "not known"
-
-
-def _at(recipe: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, "(not set)" without one."""
-    value: Any = recipe
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return "(not set)"
-        value = value[part]
-    return value

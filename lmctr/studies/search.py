@@ -22,6 +22,7 @@ import yaml
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmctr.data.logs.text_encoders import MissingExtraError
+from lmctr.evaluation.comparison import value_at
 from lmctr.runs.folder import DATA, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import Recipe, load_recipe, with_epochs
@@ -359,10 +360,7 @@ def _value_at(recipe: Mapping[str, Any], key: str) -> Any:
     """The value of a dotted key; None without one. `stage2_epochs` is the old name of `epochs` where there are no stages."""
     if key == "training.stage2_epochs" and "epochs" in recipe["training"]:
         key = "training.epochs"
-    value: Any = recipe
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value_at(recipe, key)
 
 
 def _short(value: Any) -> str:

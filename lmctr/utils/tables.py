@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from lmctr.utils.files import check_file, write_text
@@ -50,6 +51,20 @@ def spread_cells(values: Mapping[str, tuple[float, float | None]], names: Iterab
             return "-"
         mean, spread = values[name]
         return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
+
+    return [cell(name) for name in names]
+
+
+def seed_cells(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[str]:
+    """Cells "mean ± sample standard deviation" of the metrics of runs; the value alone where all agree, "-" for one that not all of them have."""
+
+    def cell(name: str) -> str:
+        values = [run[name] for run in runs if run.get(name) is not None]
+        if not values or len(values) < len(runs):
+            return "-"
+        if min(values) == max(values):
+            return f"{values[0]:,}" if isinstance(values[0], int) else f"{values[0]:.4f}"
+        return f"{fmean(values):.4f} ± {stdev(values):.4f}"
 
     return [cell(name) for name in names]
 

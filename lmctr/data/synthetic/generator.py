@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -104,8 +104,21 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+@dataclass
 class LogGenerator(Settings):
-    """Base of the generators of logs.
+    """Base of the generators of logs, and the settings that all have.
+
+    Args:
+        num_users: users.
+        num_items: rows of the catalogue.
+        events_per_user: events of each user (the mean, with `events_spread`).
+        seed: of all random draws.
+        num_topics: topics, 2 to 12.
+        zipf_exponent: popularity of the n-th item of a topic is proportional to n ** -zipf_exponent.
+        topic_stickiness: chance, in [0, 1), that an event stays with the topic of the user's event before it.
+        events_spread: standard deviation of the log of a user's number of events; 0 gives all users the same number.
+        start_time: unix seconds of the start of the period.
+        days: length of the period; each user's events are spread over it with exponential gaps and no two at one second.
 
     Attributes:
         known: what a Bayes-optimal reader knows of the earlier events. everything: what the log's samples are called when no test part can
@@ -116,15 +129,17 @@ class LogGenerator(Settings):
     everything: ClassVar[str]
     allow_repeats = True
 
-    num_users: int
-    num_items: int
-    events_per_user: int
-    num_topics: int
-    zipf_exponent: float
-    topic_stickiness: float
-    events_spread: float
-    start_time: int
-    days: float
+    num_users: int = 400
+    num_items: int = 600
+    events_per_user: int = 60
+    seed: int = 0
+    _: KW_ONLY
+    num_topics: int = 6
+    zipf_exponent: float = 0.8
+    topic_stickiness: float = 0.6
+    events_spread: float = 0.0
+    start_time: int = 1_577_836_800
+    days: float = 365.0
 
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:
         """The log, and the truth behind each event. The same settings give the same log.

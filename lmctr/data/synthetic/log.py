@@ -30,26 +30,16 @@ from .generator import TOPICS, LogGenerator, SyntheticTruth, auc, sigmoid, steps
 
 @dataclass
 class SyntheticLog(LogGenerator):
-    """Settings of a generated log; [`generate`] makes it.
+    """Settings of a generated log, besides those of [`LogGenerator`]; [`generate`] makes it.
 
     Args:
-        num_users: users.
-        num_items: rows of the catalogue.
-        events_per_user: events of each user (the mean, with `events_spread`).
-        seed: of all random draws.
-        num_topics: topics, 2 to 12.
         recency_effect: logit per unit of the average of recent feedback.
         recency_decay: weight that the average keeps at each event, in [0, 1).
         taste_effect: logit that taste for the item's topic adds or takes.
         bias: logit without any effect.
-        zipf_exponent: popularity of the n-th item of a topic is proportional to n ** -zipf_exponent.
-        topic_stickiness: chance, in [0, 1), that an event stays with the topic of the user's event before it.
         topic_appeal: in [0, 0.5); the share of users that like a topic goes from 0.5 + topic_appeal for the first topic to
             0.5 - topic_appeal for the last.
-        events_spread: standard deviation of the log of a user's number of events; 0 gives all users the same number.
         allow_repeats: let a user meet an item more than once. Without it, a user may have at most `num_items // 2` events.
-        start_time: unix seconds of the start of the period.
-        days: length of the period; each user's events are spread over it with exponential gaps and no two at one second.
         stars: whether events carry graded feedback: 0.5 to 5 stars, above 3 exactly where the label is positive. How far above or below
             is chance, so stars tell no more than labels and the best AUC stays what it is.
 
@@ -62,23 +52,13 @@ class SyntheticLog(LogGenerator):
     known: ClassVar[str] = "events"
     everything: ClassVar[str] = "all events"
 
-    num_users: int = 400
-    num_items: int = 600
-    events_per_user: int = 60
-    seed: int = 0
     _: KW_ONLY
-    num_topics: int = 6
     recency_effect: float = 1.8
     recency_decay: float = 0.7
     taste_effect: float = 1.6
     bias: float = 0.0
-    zipf_exponent: float = 0.8
-    topic_stickiness: float = 0.6
     topic_appeal: float = 0.4
-    events_spread: float = 0.0
     allow_repeats: bool = False
-    start_time: int = 1_577_836_800
-    days: float = 365.0
     stars: bool = False
 
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:

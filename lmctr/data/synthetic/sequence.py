@@ -32,14 +32,10 @@ SCENARIOS = ("home", "search", "radio", "feed", "playlist", "album", "artist", "
 
 @dataclass
 class SyntheticSequenceLog(LogGenerator):
-    """Settings of a generated log with behaviours "full-play" and "like" and several scenarios; [`generate`] makes it.
+    """Settings of a generated log with behaviours "full-play" and "like" and several scenarios, besides those of [`LogGenerator`]; [`generate`]
+    makes it. Items repeat in what a user meets.
 
     Args:
-        num_users: users.
-        num_items: rows of the catalogue.
-        events_per_user: events of each user (the mean, with `events_spread`); items repeat.
-        seed: of all random draws.
-        num_topics: topics, 2 to 12.
         num_scenarios: scenarios, 1 to 8.
         impression_share: share of events that are samples, in (0, 1].
         like_share: chance that a positive impression shows as a like, in (0, 1].
@@ -47,11 +43,6 @@ class SyntheticSequenceLog(LogGenerator):
         scenario_bias: logits of the scenarios without taste go from -scenario_bias to +scenario_bias.
         scenario_flip: chance that a scenario's taste is the opposite of the user's, in [0, 0.5].
         taste_share: chance that a user likes a topic, in (0, 1).
-        zipf_exponent: popularity of the n-th item of a topic is proportional to n ** -zipf_exponent.
-        topic_stickiness: chance, in [0, 1), that an event stays with the topic of the user's event before it.
-        events_spread: standard deviation of the log of a user's number of events; 0 gives all users the same number.
-        start_time: unix seconds of the start of the period.
-        days: length of the period.
 
     The log has the labels `label` and the extra label `like`, and catalogue columns as in [`~lmctr.data.synthetic.log.SyntheticLog`].
     `log.info.best_auc` is the best reachable AUC on the test part of the default split.
@@ -61,12 +52,9 @@ class SyntheticSequenceLog(LogGenerator):
     known: ClassVar[str] = "items, scenarios and behaviours"
     everything: ClassVar[str] = "all samples"
 
-    num_users: int = 400
     num_items: int = 300
     events_per_user: int = 200
-    seed: int = 0
     _: KW_ONLY
-    num_topics: int = 6
     num_scenarios: int = 3
     impression_share: float = 0.2
     like_share: float = 0.5
@@ -74,11 +62,6 @@ class SyntheticSequenceLog(LogGenerator):
     scenario_bias: float = 0.5
     scenario_flip: float = 0.1
     taste_share: float = 0.5
-    zipf_exponent: float = 0.8
-    topic_stickiness: float = 0.6
-    events_spread: float = 0.0
-    start_time: int = 1_577_836_800
-    days: float = 365.0
 
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:
         self.check()
