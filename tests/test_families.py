@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.data.tables.load import load_tabular
+from lmctr.data.registry import load_tabular
 from lmctr.hub.model_card import build_card
 from lmctr.models import families as table
 from lmctr.models.common.configuration import SequenceCTRConfig, TabularCTRConfig

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "new_figure",
-    "new_panels",
-    "new_square",
-    "plain_axes",
-    "plot_attention_map",
-    "plot_layer_curves",
-    "require_matplotlib",
-    "run_colours",
-    "save_figure",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from lmctr.analysis.plots import new_figure, plain_axes, run_colours, save_figure
 
-__all__ = ["plot_calibration", "plot_curves", "plot_slices"]
-
 _Z = 1.959964  # of a 95 % interval
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.lines import Line2D
 
-__all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
 _MANY = 100  # designs, above which they are drawn small and pale
 # offsets in points and alignment of a name beside its point, the first choice first

@@ -11,8 +11,6 @@ import numpy as np
 from .behavior_attention import BehaviorAttention
 from .plots import new_figure, save_figure
 
-__all__ = ["plot_behavior_attention", "plot_compression"]
-
 _SIZE_COLOUR, _FLOPS_COLOUR = "#1f4e9c", "#c1272d"
 
 

@@ -11,8 +11,6 @@ from .effective_rank import EffectiveRanks
 from .field_interactions import FieldInteractions
 from .plots import new_figure, new_panels, new_square, plain_axes, run_colours, save_figure
 
-__all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
-
 _BEFORE, _AFTER = "#0b6e4f", "#1f4e9c"
 
 

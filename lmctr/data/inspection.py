@@ -41,16 +41,6 @@ from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.progress import Work, showing
 from lmctr.utils.tables import text_table
 
-__all__ = [
-    "Inspected",
-    "describe_impressions",
-    "describe_log",
-    "describe_table",
-    "inspect",
-    "lines_of",
-    "prepare_data",
-]
-
 REPORT_FILE = "report.json"
 _UNFINISHED = ".unfinished"
 _LENGTH_STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)

@@ -19,20 +19,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from lmctr.evaluation import baseline_parts as shared
-from lmctr.statistics.history_features import HISTORY_FEATURES, HistoryFeatures, history_features
 from lmctr.statistics.reader import STRENGTH, StatisticsReader
-
-__all__ = [
-    "HISTORY_FEATURES",
-    "SPLIT_NAMES",
-    "HistoryFeatures",
-    "baseline_metrics",
-    "baseline_predictions",
-    "counting_baseline",
-    "gradient_boosting_baseline",
-    "history_features",
-    "logistic_regression_baseline",
-]
 
 SPLIT_NAMES = ("train", "validation", "test")
 

@@ -10,8 +10,6 @@ from lmctr.models.families import Family, families
 from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
 from lmctr.utils.hub_uploads import REMOTE_FILE
 
-__all__ = ["REMOTE_FILE", "changed_config", "is_own_auto_map", "is_own_file", "remote_files"]
-
 _FILE = '''"""The classes of this model, which are those of the package lmctr. Written by `lmctr push`."""
 
 try:

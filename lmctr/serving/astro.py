@@ -15,8 +15,6 @@ from lmctr.models.common.sequence import SequenceInputs
 from .events import CachedEventScorer
 from .registry import EncodedHistory
 
-__all__ = ["ASTROScorer", "EncodedBlocks"]
-
 
 class EncodedBlocks(EncodedHistory):
     """Keys and values of the events that the blocks hold.

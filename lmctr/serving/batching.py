@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-__all__ = ["Batcher", "DeadlinePassed", "Draining", "QueueFull"]
-
 
 class QueueFull(Exception):
     """There is no place in the queue; `retry_after` says in how many whole seconds there may be."""

@@ -33,8 +33,6 @@ from lmctr.utils.rows import whole_seconds
 from .prefix import EncodedPrefix, Pack, encode_prefix, score_packs
 from .registry import Request, RequestScorer
 
-__all__ = ["CTRSinkScorer"]
-
 
 class _Rows(NamedTuple):
     """A user's behaviours and candidates as the processor's array functions take them; C different candidates, n behaviours."""

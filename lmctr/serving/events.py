@@ -16,8 +16,6 @@ from lmctr.models.common.sequence import SequenceInputs, sequence_inputs, sequen
 
 from .registry import EncodedHistory, Request, RequestScorer
 
-__all__ = ["CachedEventScorer", "EncodedLayers", "EventScorer", "event_table"]
-
 
 class EventScorer(RequestScorer):
     """Scores with a sequence model, one row of all candidates.

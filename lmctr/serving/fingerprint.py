@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["model_fingerprint", "plain_config", "settings_fingerprint"]
-
 
 def model_fingerprint(model: torch.nn.Module) -> str:
     """Hexadecimal hash over the configuration and every weight and buffer of a model. Reads all weights once."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from .user_state import UserState
 
-__all__ = ["KeptStates"]
-
 
 @dataclass
 class _Kept:

@@ -19,8 +19,6 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from lmctr.models.ctr_sink.configuration_ctr_sink import BackboneSpec
 
-__all__ = ["PackedRow", "behind"]
-
 _NAME = "lmctr_packed"
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 

@@ -20,8 +20,6 @@ from lmctr.models.ctr_sink.sink_attention import SinkCache
 from .packed_attention import PackedRow, behind
 from .registry import EncodedHistory
 
-__all__ = ["EncodedPrefix", "Pack", "encode_prefix", "score_packs"]
-
 _PASS = 2048  # positions of a forward pass
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = ["DEFAULT_MAX_TOKENS", "EncodedHistory", "Request", "RequestScorer", "register_scorer", "scorer_for"]
 
 DEFAULT_MAX_TOKENS = 8192
 

@@ -13,8 +13,6 @@ from lmctr.models.common.base import weights_version
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .row_scorer import RowScorer
 
-__all__ = ["RetrievalScorer"]
-
 
 class RetrievalScorer(RowScorer):
     """Scores with a RetrievalMLP or a TwoTower.

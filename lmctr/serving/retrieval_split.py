@@ -27,8 +27,6 @@ from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
 from lmctr.utils.files import as_path, read_json, replacing, write_json
 from lmctr.utils.tensors import save_tensors
 
-__all__ = ["SplitRetrievalModel", "split_first_layer"]
-
 FORMAT = "lmctr split retrieval model 1"
 _FILES = ("split.safetensors", "split.json")
 ROWS_AT_ONCE = 8192

@@ -10,8 +10,6 @@ import torch
 
 from .registry import EncodedHistory, Request, RequestScorer
 
-__all__ = ["RowScorer"]
-
 
 class RowScorer(RequestScorer):
     """The history is one dict, candidates are dicts; there are no events and so no user states, and the request's time is not read.

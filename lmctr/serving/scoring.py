@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from lmctr.statistics import ItemStatistics
 
-__all__ = ["DEFAULT_MAX_TOKENS", "score"]
-
 
 def score(
     model: torch.nn.Module,

@@ -15,8 +15,6 @@ from lmctr.utils.suggest import errors_of
 if TYPE_CHECKING:
     from lmctr.statistics import ItemStatistics
 
-__all__ = ["RequestStatistics"]
-
 
 class RequestStatistics:
     """What a user's behaviours say of candidates, as a training saw it: equal to the reader's values on a log of the same events.

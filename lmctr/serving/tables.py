@@ -17,8 +17,6 @@ from lmctr.models.common.embeddings import FieldEmbedding, FieldGroup
 
 from .row_scorer import RowScorer
 
-__all__ = ["TableScorer"]
-
 ROWS_AT_ONCE = 4096
 """Candidates that run at once: bounds the memory of a request, not its result."""
 _SPLIT_FROM = 256

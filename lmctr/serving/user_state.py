@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from lmctr.statistics import ItemStatistics
 
-__all__ = ["UserState"]
 
 _FORMAT = "lmctr user state 1"
 _OVERHEAD = 2048  # bytes of a state without behaviours, and of its place among others

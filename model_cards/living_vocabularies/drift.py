@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lmctr
-from lmctr.data.tables.load import load_tabular
+from lmctr.data.registry import load_tabular
 
 SEED, FOLDER, DAYS = int(sys.argv[1]), sys.argv[2], 4
 SHAPE = {"num_rows": 30_000, "num_categorical": 8, "num_numeric": 3, "num_pairs": 2, "vocab_size": 6000, "drift": 0.15}

@@ -15,7 +15,7 @@ from transformers import AutoProcessor
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.data.tables.load import load_tabular
+from lmctr.data.registry import load_tabular
 from lmctr.runs.recipe import RecipeError, load_recipe
 
 TINY_TABLE = {

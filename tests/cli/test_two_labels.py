@@ -14,7 +14,8 @@ from cli_helpers import error_of, read
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.tables.load import load_tabular, table_source
+from lmctr.data.registry import load_tabular
+from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.hub.model_card import build_card

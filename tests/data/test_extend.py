@@ -5,7 +5,7 @@ import pytest
 
 from lmctr.data.features.extend import id_sources
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.tables.load import load_tabular
+from lmctr.data.registry import load_tabular
 
 FIELDS = [
     {"name": "ad", "type": "categorical", "missing": "own_id"},

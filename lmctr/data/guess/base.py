@@ -20,8 +20,6 @@ from lmctr.utils.suggest import LISTED, first_of, no_column
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .sample import FileSample, is_called_label, words_of
 
-__all__ = ["Guesser", "told_after"]
-
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
 _BOUNDS = {
     "greater_than": "above {:g}",

@@ -10,8 +10,6 @@ from lmctr.data.reading import printable
 
 from .sample import FileSample
 
-__all__ = ["Ask", "Guess", "LogGuess", "NoLogError", "NotToldError"]
-
 _STATED = ("user", "item", "time", "label")  # options of `lmctr init` and `lmctr train FILE`
 _WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]

@@ -22,8 +22,6 @@ from .base import Guesser, told_after
 from .found import Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label, words_of
 
-__all__ = ["guess_log"]
-
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
 _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "size")
 _ACTIONS = (

@@ -18,8 +18,6 @@ from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_head
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 
-__all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
-
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {

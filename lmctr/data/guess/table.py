@@ -19,8 +19,6 @@ from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file, words_of
 
-__all__ = ["guess_files", "guess_table"]
-
 _ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps

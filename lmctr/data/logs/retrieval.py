@@ -26,8 +26,6 @@ from lmctr.utils.suggest import LISTED, first_of
 from .log import InteractionLog
 from .text_encoders import TextRetriever, Vectors, cached_vectors
 
-__all__ = ["Retrieval", "TextRetriever", "build_retrieval"]
-
 SELECTIONS = ("similar", "recent")
 _FORMAT_VERSION = 1
 _ARRAYS = ("events", "history", "similarity")

@@ -36,13 +36,11 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.splits import check_fractions
-from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
@@ -60,19 +58,6 @@ from lmctr.utils.values import Values, read_values
 from .labels import label_spec, told_by
 from .reading import block_size_for
 from .source import Piece, SplitRule, TableSource, file_piece, table_piece
-from .store import TabularStore
-
-__all__ = [
-    "Piece",
-    "SplitRule",
-    "TableSource",
-    "TabularCollator",
-    "TabularDataset",
-    "TabularStore",
-    "TabularView",
-    "load_tabular",
-    "table_source",
-]
 
 
 def table_source(

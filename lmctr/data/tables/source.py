@@ -24,8 +24,6 @@ from lmctr.utils.suggest import first_listed, first_quoted
 from .arrays import array_of
 from .reading import stream_file
 
-__all__ = ["Piece", "SplitRule", "TableSource", "file_piece", "rows_of", "table_piece", "watched"]
-
 _BATCH = 1 << 17  # rows of a table in memory handled at a time
 RULES = ("given", "random", "rows", "time", "group")
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-__all__ = ["TreeTables", "can_use_tables", "tables_of"]
-
 MOST_LEAVES = 15  # of a tree: they are bits of an int16 with a sign
 MOST_BYTES = 1 << 27  # of all tables
 

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from .sink_attention import SinkContext, add_bias_to_mask, scatter_sinks
 
-__all__ = ["SinkMask", "biased_mask"]
-
 _LEAST_LENGTH = 384
 _LEAST_HEAD_DIM = 64
 """From this many positions on, or with heads narrower than this, two passes take less time than one slow one: on a CPU, with N / 12 to

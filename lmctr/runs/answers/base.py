@@ -14,8 +14,6 @@ from lmctr.data.features.transform import add_counts
 from lmctr.utils.outside import checked
 from lmctr.utils.suggest import errors_of
 
-__all__ = ["Answers", "Request", "Row", "by_place", "grid_batches", "moved_on", "unknown_words"]
-
 Request = tuple[str, dict[str, Any]]
 """Where a request stands, for messages, and the request."""
 Row = tuple[str, dict[str, Any], list[Any]]

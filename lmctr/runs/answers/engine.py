@@ -12,8 +12,6 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .served import Scored, ServedModel
 
-__all__ = ["Appended", "Conflict", "Engine", "UnknownUser"]
-
 _OF_EVENTS = ("events", "start", "num_seen")
 _LONGEST_ID = 256
 

@@ -11,8 +11,6 @@ from typing import IO, Any
 
 from lmctr.utils.files import replacing
 
-__all__ = ["check_input", "check_output", "whole_output"]
-
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 

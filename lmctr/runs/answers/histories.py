@@ -28,8 +28,6 @@ from lmctr.utils.ragged import blocks
 from .base import Answers, Request, Row, grid_batches
 from .requests import event_request, text_request
 
-__all__ = ["EventAnswers", "HistoryAnswers", "TextAnswers"]
-
 
 class HistoryAnswers(Answers):
     """What texts and events share; `counted` are the values of which some may be unknown.

@@ -12,8 +12,6 @@ from lmctr.utils.suggest import first_listed, first_quoted
 from .base import Answers, Request, Row, by_place, grid_batches
 from .requests import impression_request
 
-__all__ = ["ImpressionAnswers"]
-
 
 class ImpressionAnswers(Answers):
     """A request's ads stay together in a forward pass of at most `batch_size` ads, padding included, where they fit."""

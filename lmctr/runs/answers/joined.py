@@ -39,8 +39,6 @@ from lmctr.utils.suggest import first_quoted
 from .base import grid_batches
 from .tables import Block, bad_rows, check_id_column, copied
 
-__all__ = ["JoinedRows", "columns_of", "is_of_log", "reads_log"]
-
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
 CANDIDATES = 128  # of a user and second behind one history

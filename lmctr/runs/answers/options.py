@@ -8,8 +8,6 @@ from pathlib import Path
 from lmctr.utils.measure import PRECISIONS
 from lmctr.utils.options import option
 
-__all__ = ["PredictOptions", "RecommendOptions"]
-
 
 @dataclass
 class PredictOptions:

@@ -36,7 +36,6 @@ from .tables import FORMATS, TableRows, scores_to, source_name, table_logits
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["answers_for", "load_item_statistics", "load_retriever", "predict", "predict_rows"]
 
 _CHECKED = 512  # requests after which what was unknown is looked at
 _KINDS = ("text", "table", "events", "impressions")

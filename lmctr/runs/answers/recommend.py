@@ -25,8 +25,6 @@ from .options import RecommendOptions
 from .predict import opened
 from .tables import FORMATS, score_columns, scores_to
 
-__all__ = ["BestItems", "best_table", "recommend"]
-
 PAIRS = 1 << 18
 """Users times candidates that are scored at a time."""
 _COME_BACK = 0.02  # share of events with items that their user met before, from which on it is worth a word

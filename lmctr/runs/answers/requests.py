@@ -14,8 +14,6 @@ from scipy.special import expit
 from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["answer_of", "event_request", "impression_request", "read_objects", "text_request"]
-
 _KEYS = ("id", "history", "target", "candidates", "time")
 _OF_CANDIDATES = ("scenario", "user")
 

@@ -27,8 +27,6 @@ from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
 from .tables import table_logits
 
-__all__ = ["Scored", "ServedModel", "bound"]
-
 T, R = TypeVar("T"), TypeVar("R")
 _LETTERS = 4  # of a token, about
 _OF_SHARED = ("id", "shared", "candidates")

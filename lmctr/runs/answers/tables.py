@@ -30,8 +30,6 @@ from .base import moved_on
 from .files import whole_output
 from .requests import read_objects
 
-__all__ = ["FORMATS", "ScoreWriter", "TableRows", "bad_rows", "scores_to", "source_name", "table_logits"]
-
 Block = tuple[dict[str, Any], np.ndarray, list[str | None]]
 """Of some rows the identifying columns, (N, T) logits, and the reason why a row has none (None: scored)."""
 

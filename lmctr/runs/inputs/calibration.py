@@ -13,8 +13,6 @@ from scipy.special import expit
 
 from lmctr.models.common.base import plain_model
 
-__all__ = ["calibrate", "measured"]
-
 _PRIOR = 4.0  # the inverse variance of a normal prior around no change: few samples tell little
 
 

@@ -14,8 +14,6 @@ import torch
 from lmctr.evaluation.baseline_parts import statistic_regression
 from lmctr.training.recency import recency_weights
 
-__all__ = ["LinearSamples", "by_task", "start_linear"]
-
 
 class LinearSamples(NamedTuple):
     """Training samples as a model's linear way, or the trees beside it, read them.

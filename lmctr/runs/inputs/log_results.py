@@ -15,8 +15,6 @@ from lmctr.evaluation.baselines import baseline_metrics, baseline_predictions
 from lmctr.evaluation.slices import sample_slices, slice_metrics
 from lmctr.runs.verdict import strongest_baseline
 
-__all__ = ["LogResults"]
-
 
 class LogResults:
     """Baselines and slices, which share the baselines' predictions.

@@ -15,8 +15,6 @@ from lmctr.models.common.embeddings import PretrainedVectors
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values, read_values
 
-__all__ = ["PretrainedKeys", "fill_vectors", "read_pretrained", "read_vectors"]
-
 
 class PretrainedKeys(Values):
     """Where the vectors of a field's values are."""
