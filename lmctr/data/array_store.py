@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -152,7 +153,8 @@ class ArrayStore(ABC):
         """`build` of a store; `options` go to the processor's `fit` and to `_fill`."""
         target = None
         if directory is not None:
-            target = Path(directory) / f"{_safe(source.info.name)}-{cls.key(source, processor)}"
+            name = re.sub(r"[^\w.-]", "-", source.info.name) or "table"
+            target = Path(directory) / f"{name}-{cls.key(source, processor)}"
             if not rebuild and (target / cls.header_file).is_file():
                 return cls.load(target)
         if not processor.is_fitted:
@@ -215,10 +217,6 @@ class ArrayStore(ABC):
 def smallest_integer(size: int) -> type[np.signedinteger]:
     """The smallest signed integers that hold ids below `size`."""
     return next(kind for kind in (np.int8, np.int16, np.int32) if size - 1 <= np.iinfo(kind).max)
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name) or "table"
 
 
 def _remove_abandoned(target: Path) -> None:

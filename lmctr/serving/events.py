@@ -14,7 +14,7 @@ import torch
 
 from lmctr.models.common.sequence import SequenceInputs, sequence_inputs, sequence_logits
 
-from .registry import EncodedHistory, Request, RequestScorer
+from .registry import EncodedHistory, Request, RequestScorer, ScoredRequest
 
 
 class EventScorer(RequestScorer):
@@ -39,9 +39,7 @@ class EventScorer(RequestScorer):
         longest = self.processor.max_history_length
         return len(history) if longest is None else min(len(history), longest)
 
-    def score(
-        self, request: Request, encoded: EncodedHistory | None
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+    def score(self, request: Request, encoded: EncodedHistory | None) -> ScoredRequest:
         self.refuse_similarity(request)
         if not len(request.candidates):
             tasks = self.model.config.num_tasks
@@ -51,9 +49,7 @@ class EventScorer(RequestScorer):
             logits, encoded, reencoded = self._run(inputs, encoded, request.max_tokens)
         return sequence_logits(logits, False)[0].cpu(), encoded, reencoded
 
-    def _run(
-        self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+    def _run(self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int) -> ScoredRequest:
         """(1, C, T) logits, and what `encode` returns."""
         return self._heads(inputs, max_tokens, self.model.model.run), encoded, 0
 
@@ -146,9 +142,7 @@ class CachedEventScorer(EventScorer):
         with self.inference():
             return self._encode(self._inputs(history, None, history[-1]["time"] + 1), encoded)
 
-    def _run(
-        self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+    def _run(self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int) -> ScoredRequest:
         kept, reencoded = self._encode(inputs, encoded)
         logits = self._heads(inputs, max_tokens, lambda part: self.model.model.read(part, kept.layers))
         # The place of padding that stands for an empty history is nothing to go on from.

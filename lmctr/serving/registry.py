@@ -41,6 +41,10 @@ class EncodedHistory(ABC):
         """The inverse of `tensors`."""
 
 
+ScoredRequest = tuple["torch.Tensor", EncodedHistory | None, int]
+"""Logits (C,) of a request, and what [`RequestScorer.encode`] returns."""
+
+
 class Request(NamedTuple):
     """One user's candidates; arguments as in [`lmctr.serving.score`]."""
 
@@ -99,14 +103,10 @@ class RequestScorer(ABC):
         return None, 0
 
     @abstractmethod
-    def score(
-        self, request: Request, encoded: EncodedHistory | None
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+    def score(self, request: Request, encoded: EncodedHistory | None) -> ScoredRequest:
         """(C,) float32 logits on the CPU, and what `encode` returns."""
 
-    def score_many(
-        self, asked: Sequence[tuple[Request, EncodedHistory | None]]
-    ) -> list[tuple[torch.Tensor, EncodedHistory | None, int]]:
+    def score_many(self, asked: Sequence[tuple[Request, EncodedHistory | None]]) -> list[ScoredRequest]:
         """[`score`] of several users' requests; families that can run them in common passes do."""
         return [self.score(request, encoded) for request, encoded in asked]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from .registry import EncodedHistory, Request, RequestScorer
+from .registry import EncodedHistory, Request, RequestScorer, ScoredRequest
 
 
 class RowScorer(RequestScorer):
@@ -32,9 +32,7 @@ class RowScorer(RequestScorer):
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
         return len(history)
 
-    def score(
-        self, request: Request, encoded: EncodedHistory | None
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+    def score(self, request: Request, encoded: EncodedHistory | None) -> ScoredRequest:
         self.refuse_similarity(request)
         history, candidates = request.history, request.candidates
         if len(history) != 1 or not isinstance(history[0], Mapping):

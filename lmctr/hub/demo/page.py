@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,8 +174,7 @@ def _read(texts: Mapping[str | None, str], kind: str) -> dict[str, Any]:
     for key, label in _FIELDS[kind]:
         if key == "candidates":
             lines = [line.strip() for line in texts[key].splitlines() if line.strip()]
-            read: Callable[[str], Any] = _text_line if kind == "text" else _item_line
-            request[key] = [read(line) for line in lines]
+            request[key] = [line if kind == "text" and line[0] != "{" else _item_line(line) for line in lines]
             continue
         with errors_of(f"{label}: no valid JSON"):
             value = parse_json(texts[key])
@@ -183,10 +182,6 @@ def _read(texts: Mapping[str | None, str], kind: str) -> dict[str, Any]:
             raise ValueError(f'{label}: accepted is an object, such as {{"time": 1700000000}}')
         request |= value if key is None else {key: value}
     return request
-
-
-def _text_line(line: str) -> Any:
-    return _item_line(line) if line.startswith("{") else line
 
 
 def _item_line(line: str) -> Any:

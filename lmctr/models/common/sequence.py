@@ -61,14 +61,8 @@ class SequenceInputs(NamedTuple):
         ]
 
 
-_PER_CANDIDATE = (
-    "candidate_items",
-    "candidate_scenarios",
-    "candidate_times",
-    "dependence",
-    "candidate_features",
-    "statistics",
-)
+_OF_CANDIDATES = ("candidate_items", "candidate_scenarios", "candidate_times", "candidate_features")
+_PER_CANDIDATE = (*_OF_CANDIDATES, "dependence", "statistics")
 
 
 @tensors_only
@@ -496,21 +490,10 @@ class SequenceForCTRMixin(WithHeadMixin):
             `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. What
             `hidden_states` and `attentions` hold is said by the family's base model.
         """
-        inputs = sequence_inputs(
-            self.config,
-            history_items,
-            candidate_items,
-            history_behaviors,
-            history_scenarios,
-            history_times,
-            candidate_scenarios,
-            candidate_times,
-            dependence,
-            history_features,
-            candidate_features,
-            user_features,
-            statistics,
-        )
+        events = (history_items, candidate_items, history_behaviors, history_scenarios, history_times)
+        candidates = (candidate_scenarios, candidate_times, dependence)
+        features = (history_features, candidate_features, user_features, statistics)
+        inputs = sequence_inputs(self.config, *events, *candidates, *features)
         output = self.model.run(
             inputs,
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,

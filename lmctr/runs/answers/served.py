@@ -250,7 +250,7 @@ class ServedModel:
             for place, logits in zip(places, _isolated(run, [(ready[place], asked[place][1]) for place in places])):
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
-        counted = _isolated(lambda some: [self._unknown(asked[place][0]) for place in some], scored)
+        counted = _isolated(lambda some: [_totals(self.answers.unknown_in(asked[place][0])) for place in some], scored)
         for place, count in zip(scored, counted):
             found[place] = (
                 count if isinstance(count, Exception) else Scored(asked[place][0], found[place], *count, self)
@@ -287,10 +287,6 @@ class ServedModel:
             if state is not None:
                 state.keep(encoded, reencoded)
         return [logits.numpy() for logits, _, _ in found]
-
-    def _unknown(self, request: Mapping[str, Any]) -> tuple[int, int]:
-        """Of the request's own values; those of a kept history were counted when they came."""
-        return _totals(self.answers.unknown_in(request))
 
     def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         """How many values of behaviours were read, and how many of them unknown."""

@@ -29,6 +29,8 @@ from lmctr.utils.measure import machine
 from lmctr.utils.tables import markdown_table, text_table
 
 _FRONT_ROWS = 15
+# What machines are counted from; times beside are in seconds where their names do not say milliseconds.
+_COUNTED_FROM = ("base", "base_machines", "latency_ms", "quantile", "confidence")
 
 
 class Report:
@@ -222,25 +224,19 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """What ladder.json holds."""
+        cost = self.ladder.cost
         return {
             **{key: getattr(self.ladder, key) for key in ("name", "metric", "split", "x")},
             "sizes": self.sizes,
             "missing": self.missing,
             "noise": self.noise(),
             **self.analysis.to_dict(),
-            "machine": machine() if self.ladder.cost is not None else None,
-            "cost": None if self.ladder.cost is None else self._cost_dict(),
+            "machine": None if cost is None else machine(),
+            "cost": None if cost is None else {name: getattr(cost, name) for name in _COUNTED_FROM},
             "revenue": self.ladder.revenue.model_dump(),
             "design": None if self.design is None else self._design_dict(self.design),
             "allocation": None if self.allocation is None else allocation_dict(self.allocation),
             "command": self.command,
-        }
-
-    def _cost_dict(self) -> dict[str, Any]:
-        """What machines are counted from; times beside are in seconds where their names do not say milliseconds."""
-        cost = self.ladder.cost
-        return {
-            name: getattr(cost, name) for name in ("base", "base_machines", "latency_ms", "quantile", "confidence")
         }
 
     def _design_dict(self, choice: DesignChoice) -> dict[str, Any]:
