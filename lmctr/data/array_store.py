@@ -23,7 +23,7 @@ import numpy as np
 from lmctr.data import hf_datasets
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import is_running, read_json, write_json
 
 if TYPE_CHECKING:
     from typing import Self
@@ -221,16 +221,10 @@ def smallest_integer(size: int) -> type[np.signedinteger]:
 
 def _remove_abandoned(target: Path) -> None:
     """Removes what interrupted builds of this machine left, those of running processes not."""
-    if os.name == "nt":  # where a signal of 0 ends the process that it asks for
-        return
     for path in target.parent.glob(f"{target.name}.{socket.gethostname()}-*.tmp"):
         pid = path.name.removesuffix(".tmp").split("-")[-2]
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
+        if pid.isdecimal() and not is_running(int(pid)):
             shutil.rmtree(path, ignore_errors=True)
-        except (ValueError, PermissionError):
-            continue
 
 
 class MemoryWriter:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from lmctr.models.families import Family, families
 from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
+from lmctr.utils.files import json_text
 from lmctr.utils.hub_uploads import REMOTE_FILE
 
 _FILE = '''"""The classes of this model, which are those of the package lmctr. Written by `lmctr push`."""
@@ -31,13 +31,13 @@ def remote_files(folder: RunFolder) -> dict[str, bytes]:
     processor = next(name for name in PROCESSOR_FILES if (folder.path / name).is_file())
     changed = {"config.json": folder.shared_config, processor: folder.processor}
     maps = _auto_maps(row)
-    files = {name: _json({**values, "auto_map": maps[name]}) for name, values in changed.items()}
+    files = {name: json_text({**values, "auto_map": maps[name]}).encode() for name, values in changed.items()}
     return {**files, REMOTE_FILE: _source(row)}
 
 
 def changed_config(folder: RunFolder) -> dict[str, bytes]:
     """The configuration by its name, where it is shared in other words than those of the folder."""
-    return {} if folder.shared_config == folder.config else {"config.json": _json(folder.shared_config)}
+    return {} if folder.shared_config == folder.config else {"config.json": json_text(folder.shared_config).encode()}
 
 
 def is_own_auto_map(name: str, values: Mapping[str, Any], model_type: str | None) -> bool:
@@ -54,10 +54,6 @@ def is_own_file(content: bytes, model_type: str | None) -> bool:
 
 def _is_ours(row: Family) -> bool:
     return row.load("Config").__module__.startswith("lmctr.")
-
-
-def _json(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _auto_maps(row: Family) -> dict[str, dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import RevisionNotFoundError
 from transformers.utils import PushToHubMixin
 
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import json_text, read_json, write_json
 from lmctr.utils.integrity import MANIFEST, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK
 
@@ -90,6 +89,4 @@ class _Repository:
         before, now = read_json(self._file(path.name)), read_json(path)
         if "auto_map" in before and all(before.get(kind) == now.get(kind) for kind in _KINDS):
             path.unlink()  # the link
-            path.write_text(
-                json.dumps({**now, "auto_map": before["auto_map"]}, indent=2, ensure_ascii=False) + "\n", "utf-8"
-            )
+            path.write_text(json_text({**now, "auto_map": before["auto_map"]}), "utf-8")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmctr.utils.files import write_text
+from lmctr.utils.files import json_text, write_text
 
 
 def check_output(path: str | Path | None) -> None:
@@ -22,6 +21,4 @@ def write_result(path: str | Path | None, result: Mapping[str, Any], table: str)
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(
-        target, (json.dumps(result, indent=2, ensure_ascii=False) if target.suffix == ".json" else table) + "\n"
-    )
+    write_text(target, json_text(result) if target.suffix == ".json" else f"{table}\n")

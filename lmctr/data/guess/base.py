@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.schema import RULES, LabelSpec
 from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
@@ -429,8 +430,5 @@ def _tells(numbers: pa.Array | None, codes: np.ndarray, y: np.ndarray) -> float:
     else:
         counts, clicked = np.bincount(codes), np.bincount(codes, weights=y)
         score = (clicked[codes] - y + y.mean()) / counts[codes]
-    order = np.unique(score, return_inverse=True)[1]
-    above, below = (np.bincount(order, weights=part, minlength=order.max() + 1) for part in (y, 1 - y))
-    pairs = (above * (np.cumsum(below) - below / 2)).sum()
-    area = pairs / max(y.sum() * (1 - y).sum(), 1)
-    return float(area if numbers is None else max(area, 1 - area))
+    area = rank_auc(score, y)
+    return area if numbers is None else max(area, 1 - area)

@@ -403,33 +403,29 @@ class InteractionLog:
         else:
             codes, feedback_names = columns.to_codes(*named("feedback"), feedback_names, np.int8)
         extra = {name: columns.to_labels(*named(name), accepted=(0, 1, -1)) for name in extra_labels or {}}
-        scenario_codes: np.ndarray | None = None
+        events = {"item": rows, "time": seconds, "label": labels, "feedback": codes}
         if scenario is not None:
-            scenario_codes, scenario_names = columns.to_codes(*named("scenario"), scenario_names, np.int16)
-        weights = None if weight is None else columns.to_weights(*named("weight"))
-        graded = None if feedback_values is None else columns.to_graded(*named("feedback_values"))
-        parts = None if part is None else columns.to_labels(*named("part"), accepted=(0, 1, 2, -1))
-        unseen = None if hidden is None else columns.to_labels(*named("hidden"), accepted=(0, 1)).astype(bool)
+            events["scenario"], scenario_names = columns.to_codes(*named("scenario"), scenario_names, np.int16)
+        if weight is not None:
+            events["weight"] = columns.to_weights(*named("weight"))
+        if feedback_values is not None:
+            events["feedback_values"] = columns.to_graded(*named("feedback_values"))
+        if part is not None:
+            events["part"] = columns.to_labels(*named("part"), accepted=(0, 1, 2, -1))
+        if hidden is not None:
+            events["hidden"] = columns.to_labels(*named("hidden"), accepted=(0, 1)).astype(bool)
 
-        keys = (seconds, user_codes) if unseen is None else (seconds, unseen, user_codes)
+        keys = (seconds, user_codes) if hidden is None else (seconds, events["hidden"], user_codes)
         order = np.lexsort(keys)  # stable: equal keys keep the input order
         counts = np.bincount(user_codes, minlength=len(user_ids))
         return cls(
             user_ids=columns.ids_to_numpy(user_ids),
             offsets=offsets_from_lengths(counts),
-            item=rows[order],
-            time=seconds[order],
-            label=labels[order],
-            feedback=codes[order],
+            **{name: values[order] for name, values in events.items()},
             catalogue=catalogue,
             feedback_names=tuple(feedback_names),
             extra_labels={name: values[order] for name, values in extra.items()},
-            scenario=None if scenario_codes is None else scenario_codes[order],
             scenario_names=tuple(scenario_names or ()),
-            weight=None if weights is None else weights[order],
-            feedback_values=None if graded is None else graded[order],
-            part=None if parts is None else parts[order],
-            hidden=None if unseen is None else unseen[order],
             users=None if users is None else align_users(users, user_ids),
             context=None if context is None else context.take(pa.array(order)),
             info=info or DatasetInfo(),
