@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmctr.models.common.base import IGNORED_LABEL, plain_model
+from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode, plain_model
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import cut_fields
@@ -363,7 +363,6 @@ def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
     """
     language_model = base.language_model
     before = language_model.config._attn_implementation
-    modes = [(module, module.training) for module in base.modules()]
     try:
         if before != "eager":
             language_model.set_attn_implementation("eager")
@@ -372,11 +371,9 @@ def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
                 f"{type(language_model).__name__} runs {before!r} attention and cannot switch to eager attention, which "
                 'returns the weights; load the model with attn_implementation="eager"'
             )
-        base.eval()
-        yield
+        with evaluation_mode(base):
+            yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         if language_model.config._attn_implementation != before:
             language_model.set_attn_implementation(before)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -232,11 +232,7 @@ def concatenate(parts: Iterable[TabularArrays]) -> TabularArrays:
     """Rows of several parts in one."""
     parts = list(parts)
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    examples: dict[str, list[str]] = {}
-    for part in parts:
-        for name, values in part.unknown_examples.items():
-            own = [*examples.get(name, []), *values]
-            examples[name] = list(dict.fromkeys(own))[:MAX_EXAMPLES]
+    examples = merged_examples(part.unknown_examples for part in parts)
     return TabularArrays(arrays, add_counts(part.oov_counts for part in parts), unknown_examples=examples)
 
 
@@ -249,3 +245,12 @@ def add_counts(parts: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str
             for key, value in counts.items():
                 entry[key] += value
     return total
+
+
+def merged_examples(parts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """Different examples of several parts by field, a few of each."""
+    merged: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, values in part.items():
+            merged.setdefault(name, {}).update(dict.fromkeys(values))
+    return {name: list(values)[:MAX_EXAMPLES] for name, values in merged.items()}

@@ -9,11 +9,11 @@ saw hardly any either. Causes are a renamed code, another id space, a column in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .transform import MAX_EXAMPLES, add_counts
+from .transform import add_counts, merged_examples
 
 MAX_UNKNOWN = 0.95
 _USELESS = 0.9  # of validation's values unknown: the field told nothing there, and tells nothing more if the rest is unknown too
@@ -128,12 +128,3 @@ def check_unknown(
             "them, raise max_unknown of a table's field in data.features, or score all the same with --allow-unknown."
         )
     return warnings + [f"{where}: {error}" for error in errors]
-
-
-def merged_examples(parts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
-    """Different examples of several parts by field, a few of each."""
-    merged: dict[str, dict[str, None]] = {}
-    for part in parts:
-        for name, values in part.items():
-            merged.setdefault(name, {}).update(dict.fromkeys(values))
-    return {name: list(values)[:MAX_EXAMPLES] for name, values in merged.items()}

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
-from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import merged_examples, shares_of
+from lmctr.data.features.transform import add_counts, merged_examples
+from lmctr.data.features.unknown import shares_of
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.utils.ragged import offsets_from_lengths

@@ -34,8 +34,7 @@ from lmctr.data.features.files import write_state
 from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.settings import FittedExtractor, sequence_tables
-from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import merged_examples
+from lmctr.data.features.transform import add_counts, merged_examples
 from lmctr.utils.ragged import ragged_arange
 from lmctr.utils.suggest import errors_of
 

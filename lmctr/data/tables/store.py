@@ -9,8 +9,8 @@ import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
 from lmctr.data.features.processor import SPECIAL, TabularFeatureProcessor
-from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import merged_examples, shares_of
+from lmctr.data.features.transform import add_counts, merged_examples
+from lmctr.data.features.unknown import shares_of
 from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource, watched

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from lmctr.data.batches.rows import CONTEXTS
-from lmctr.data.features.unknown import merged_examples
+from lmctr.data.features.transform import merged_examples
 from lmctr.models.ctr_sink.raw_rows import feedback_code
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import merged_examples
+from lmctr.data.features.transform import add_counts, merged_examples
 from lmctr.utils.suggest import first_listed, first_quoted
 
 from .base import Answers, Request, Row, by_place, grid_batches
