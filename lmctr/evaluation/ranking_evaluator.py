@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lmctr.evaluation.ranking_metrics import RankingMetrics, metrics_per_impression
-from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.ragged import offsets_from_lengths, padded_grids
 
 _CHUNK = 4096  # impressions measured at a time
 
@@ -104,10 +104,6 @@ def _grids(counts: np.ndarray, columns: dict[str, np.ndarray]):
     """Number of the first impression, columns as (b, n) and mask, chunk by chunk."""
     offsets = offsets_from_lengths(counts)
     for first in range(0, len(counts), _CHUNK):
-        own = counts[first : first + _CHUNK]
-        mask = np.arange(own.max(initial=0)) < own[:, None]
-        grids = {}
-        for name, values in columns.items():
-            grids[name] = np.zeros(mask.shape, dtype=values.dtype)
-            grids[name][mask] = values[offsets[first] : offsets[first + len(own)]]
-        yield first, grids, mask
+        own = slice(offsets[first], offsets[min(first + _CHUNK, len(counts))])
+        flat = {name: values[own] for name, values in columns.items()}
+        yield first, *padded_grids(flat, counts[first : first + _CHUNK])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,26 @@ def ragged_arange(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     offsets = offsets_from_lengths(lengths)
     shift = np.asarray(starts, dtype=np.int64) - offsets[:-1]
     return np.repeat(shift, lengths) + np.arange(offsets[-1], dtype=np.int64)
+
+
+def padded_grids(flat: Mapping[str, np.ndarray], lengths: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Ragged rows as grids.
+
+    Args:
+        flat: name to (T, ...) values, row by row. lengths: (R,) of the rows, summing to T.
+
+    Returns:
+        Name to (R, n, ...) with zeros behind the rows, n the largest length, and the mask (R, n), True where a value stands.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    width = int(lengths.max(initial=0))
+    place = ragged_arange(np.arange(len(lengths)) * width, lengths)
+    grids = {}
+    for name, values in flat.items():
+        grid = np.zeros((len(lengths) * width, *values.shape[1:]), dtype=values.dtype)
+        grid[place] = values
+        grids[name] = grid.reshape(len(lengths), width, *values.shape[1:])
+    return grids, np.arange(width) < lengths[:, None]
 
 
 def ragged_searchsorted(

@@ -19,7 +19,8 @@ from lmctr.data import (
     load_impressions,
 )
 from lmctr.data.impressions.source import ImpressionBlock
-from lmctr.data.processors.impressions import ImpressionProcessor, pad_ads
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.utils.ragged import padded_grids
 
 USER_FIELDS = (
     {"name": "region", "type": "categorical"},
@@ -287,10 +288,10 @@ def test_unknown_names_are_answered_with_the_nearest():
         load_impressions("synthetic_cascade", num_impression=5)
 
 
-def test_pad_ads_against_a_loop():
+def test_padded_grids_against_a_loop():
     counts = np.array([0, 3, 1])
     flat = {"x": np.arange(8.0).reshape(4, 2), "y": np.arange(1, 5)}
-    grids, mask = pad_ads(flat, counts)
+    grids, mask = padded_grids(flat, counts)
     start = 0
     for row, count in enumerate(counts):
         assert mask[row].tolist() == [True] * count + [False] * (3 - count)

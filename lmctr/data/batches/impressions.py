@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from lmctr.data.impressions.store import AD_INPUTS, USER_INPUTS, ImpressionStore
-from lmctr.data.processors.impressions import pad_ads
 from lmctr.models.common.base import IGNORED_LABEL
-from lmctr.utils.ragged import ragged_arange
+from lmctr.utils.ragged import padded_grids, ragged_arange
 
 from .rows import RowCollator, RowDataset, StoreBatches, as_tensor
 
@@ -43,7 +42,7 @@ class ImpressionView(StoreBatches):
         """Arrays of ads (`ranks`, `ecpm`, `stages`, `oracle`, inputs) of some impressions as (B, n, ...), and the mask (B, n)."""
         rows = self.check(rows)
         places = self.ads(rows)
-        return pad_ads({name: getattr(self.store, name)[places] for name in names}, self.store.counts[rows])
+        return padded_grids({name: getattr(self.store, name)[places] for name in names}, self.store.counts[rows])
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Tensors of some impressions.

@@ -35,7 +35,7 @@ from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.settings import FittedExtractor, sequence_tables
 from lmctr.data.features.transform import add_counts, merged_examples
-from lmctr.utils.ragged import ragged_arange
+from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import errors_of
 
 _BORROWS = "ad."
@@ -223,7 +223,7 @@ class ImpressionProcessor(FittedExtractor):
         counts = np.array([len(next(iter(part.values()))) for part in parts])
         rows = {f"user_{key}": values for key, values in user.items()}
         flat = {f"ad_{key}": np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        padded, mask = pad_ads(flat, counts)
+        padded, mask = padded_grids(flat, counts)
         batch = rows | padded | {"ad_mask": mask}
         return BatchFeature(
             {key: batch[key] for key in self.model_input_names if key in batch}, tensor_type=return_tensors
@@ -314,26 +314,6 @@ class ImpressionProcessor(FittedExtractor):
         self._lend()
         for part in (self.ad, self.user):
             part._check_state(str(place))
-
-
-def pad_ads(flat: Mapping[str, np.ndarray], counts: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Ragged ads as grids.
-
-    Args:
-        flat: name to (A, ...) values of all ads, impression by impression. counts: (B,) ads of each impression, summing to A.
-
-    Returns:
-        Name to (B, n, ...) with zeros behind the ads, n the largest count, and the mask (B, n), True where an ad stands.
-    """
-    counts = np.asarray(counts, dtype=np.int64)
-    width = int(counts.max(initial=0))
-    place = ragged_arange(np.arange(len(counts)) * width, counts)
-    grids = {}
-    for name, values in flat.items():
-        grid = np.zeros((len(counts) * width, *values.shape[1:]), dtype=values.dtype)
-        grid[place] = values
-        grids[name] = grid.reshape(len(counts), width, *values.shape[1:])
-    return grids, np.arange(width) < counts[:, None]
 
 
 def _as_dict(field: Any) -> dict[str, Any]:

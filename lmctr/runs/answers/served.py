@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from lmctr.data.processors.impressions import pad_ads
 from lmctr.runs.download import open_model
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
@@ -20,6 +19,7 @@ from lmctr.serving import UserState, scorer_for
 from lmctr.serving.fingerprint import model_fingerprint
 from lmctr.serving.registry import Request
 from lmctr.utils.measure import usable_device, usable_dtype
+from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import unknown_key_message
 
 from .base import by_place, grid_batches
@@ -235,7 +235,7 @@ class ServedModel:
         sizes = np.array([one["ad_mask"].shape[1] for one in own])
         users = {key: torch.cat([one[key] for one in own]) for key in own[0] if not key.startswith("ad_")}
         names = [key for key in own[0] if key.startswith("ad_") and key != "ad_mask"]
-        ads, mask = pad_ads({key: torch.cat([one[key][0] for one in own]).numpy() for key in names}, sizes)
+        ads, mask = padded_grids({key: torch.cat([one[key][0] for one in own]).numpy() for key in names}, sizes)
         batch = users | {key: torch.from_numpy(values) for key, values in (ads | {"ad_mask": mask}).items()}
         return {key: values.to(self.model.device) for key, values in batch.items()}
 
