@@ -107,19 +107,10 @@ class ASTROConfig(SequenceCTRConfig):
     def validate_values(self) -> None:
         super().validate_values()
         self._require(self.preset is None or self.preset in PRESETS, "preset", f"one of {', '.join(PRESETS)}, or None")
-        positive = (
-            "sequence_length",
-            "num_hidden_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "intermediate_size",
-            "gate_ratio",
-            "serving_micro_batch_size",
-        )
-        self._validate_layers(positive)
-        for key in ("num_position_buckets", "num_time_buckets"):
-            self._require(getattr(self, key) >= 2, key, "a whole number of at least 2")
         self._require_whole_heads()
+        self._require_whole("sequence_length", "gate_ratio")
+        self._validate_layers(("num_hidden_layers", "intermediate_size", "serving_micro_batch_size"))
+        self._require_whole("num_position_buckets", "num_time_buckets", least=2)
         parse_strategies(self.strategies, self.behavior_names, self.scenario_names)
         count = self.num_blocks
         below = self.sequence_length // count * count

@@ -46,16 +46,7 @@ class BehaviorTransformerConfig(SequenceCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_layers(
-            (
-                "hidden_size",
-                "num_hidden_layers",
-                "num_attention_heads",
-                "intermediate_size",
-                "num_positions",
-                "micro_batch_size",
-            )
-        )
-        self._require(self.num_time_buckets >= 2, "num_time_buckets", "a whole number of at least 2")
         self._require_whole_heads()
+        self._validate_layers(("num_hidden_layers", "intermediate_size", "num_positions", "micro_batch_size"))
+        self._require_whole("num_time_buckets", least=2)
         self._require_activation()

@@ -55,11 +55,9 @@ class TwinAttentionConfig(SequenceCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_layers(
-            ("hidden_size", "num_attention_heads", "cross_dim", "num_time_buckets", "num_selected", "micro_batch_size")
-        )
         self._require_whole_heads()
-        self._require(self.num_time_buckets >= 2, "num_time_buckets", "a whole number of at least 2")
+        self._validate_layers(("cross_dim", "num_time_buckets", "num_selected", "micro_batch_size"))
+        self._require_whole("num_time_buckets", least=2)
         self._require_activation()
 
 

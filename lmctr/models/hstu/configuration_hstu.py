@@ -42,11 +42,8 @@ class HSTUConfig(SequenceCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_layers(
-            ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_distance", "micro_batch_size")
-        )
-        for key in ("num_position_buckets", "num_time_buckets"):
-            self._require(getattr(self, key) >= 2, key, "a whole number of at least 2")
-        self._require(self.time_of in ("query", "next"), "time_of", '"query" or "next"')
         self._require_whole_heads()
+        self._validate_layers(("num_hidden_layers", "max_position_distance", "micro_batch_size"))
+        self._require_whole("num_position_buckets", "num_time_buckets", least=2)
+        self._require(self.time_of in ("query", "next"), "time_of", '"query" or "next"')
         self._require_activation()
