@@ -191,14 +191,8 @@ def _sorted(table: pa.Table, roles: ImpressionColumns, source: str) -> _Sorted:
 def _fields(rows: _Sorted, keys: ImpressionSchema, where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Fields of users and of ads; what is a field of the user must not differ within an impression."""
     roles = keys.columns
-    special = {
-        roles.impression,
-        roles.rank,
-        roles.position,
-        roles.ecpm,
-        roles.weight,
-        getattr(roles.time, "column", None),
-    }
+    special = {roles.impression, roles.rank, roles.position, roles.ecpm, roles.weight}
+    special.add(getattr(roles.time, "column", None))
     told = [fields for fields in (keys.user_fields, keys.ad_fields) if fields is not None]
     taken = special.union(*map(_read_by, told))
     rest = rows.table.drop_columns([name for name in rows.table.column_names if name in taken])

@@ -175,17 +175,8 @@ class ImpressionStore(ArrayStore):
 
 
 _COUNTED = ("impressions", "ads", "empty", "single", "no_revenue")
-_PLAIN = {
-    "counts": np.int32,
-    "split": np.int8,
-    "groups": np.int64,
-    "times": np.int64,
-    "weight": np.float32,
-    "ranks": np.float32,
-    "ecpm": np.float32,
-    "stages": np.int8,
-    "oracle": np.float32,
-}
+_PLAIN = dict.fromkeys(("weight", "ranks", "ecpm", "oracle"), np.float32) | {"counts": np.int32}
+_PLAIN |= dict.fromkeys(("groups", "times"), np.int64) | dict.fromkeys(("split", "stages"), np.int8)
 
 
 def count_block(block: ImpressionBlock, statistics: dict[str, Any]) -> None:

@@ -36,13 +36,8 @@ _HEADER_KEYS = frozenset(
 )  # fmt: skip
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
 _EVENT_TYPES = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
-_EVENT_TYPES |= {
-    "scenario": np.int16,
-    "weight": np.float32,
-    "feedback_values": np.float32,
-    "part": np.int8,
-    "hidden": np.bool_,
-}
+_EVENT_TYPES |= {"scenario": np.int16, "weight": np.float32, "feedback_values": np.float32}
+_EVENT_TYPES |= {"part": np.int8, "hidden": np.bool_}
 
 
 @dataclass(frozen=True)

@@ -226,24 +226,12 @@ class Schema(Values):
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
         keys = self.columns
-        specs = [
-            keys.time,
-            keys.label,
-            keys.feedback,
-            keys.scenario,
-            *keys.extra_labels.values(),
-            *keys.context.values(),
-        ]
+        specs = [keys.time, keys.label, keys.feedback, keys.scenario]
+        specs += [*keys.extra_labels.values(), *keys.context.values()]
         for _, table, _, _ in self.tables():
             specs += () if table.path is not None else table.columns.values()
-        names = [
-            keys.user,
-            keys.item,
-            keys.weight,
-            keys.feedback_values,
-            keys.part,
-            *(spec.column for spec in specs if spec is not None),
-        ]
+        names = [keys.user, keys.item, keys.weight, keys.feedback_values, keys.part]
+        names += [spec.column for spec in specs if spec is not None]
         return list(dict.fromkeys(name for name in names if name is not None))
 
 

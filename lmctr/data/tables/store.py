@@ -52,13 +52,8 @@ class TabularStore(ArrayStore):
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"TabularStore: the arrays differ in length: {lengths}.")
-        for name, width in {
-            "input_ids": 2,
-            "numeric_values": 2,
-            "sequence_ids": 3,
-            "sequence_times": 3,
-            "sequence_weights": 3,
-        }.items():
+        for name in INPUTS:
+            width = 3 if name.startswith("sequence_") else 2
             if name in arrays and arrays[name].ndim != width:
                 raise ValueError(f"TabularStore: {name} has the shape {arrays[name].shape}; expected {width} axes.")
         return lengths[inputs[0]]

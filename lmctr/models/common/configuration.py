@@ -19,24 +19,12 @@ from lmctr.utils.values import type_error_of, without_numpy
 # Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
 # (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
 _BASE_KEYS = frozenset(
-    {
-        "attn_implementation",
-        "auto_map",
-        "bos_token_id",
-        "dtype",
-        "eos_token_id",
-        "experts_implementation",
-        "model_type",
-        "name_or_path",
-        "num_labels",
-        "output_attentions",
-        "pad_token_id",
-        "per_layer_config",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
-)
+    [
+        "attn_implementation", "auto_map", "bos_token_id", "dtype", "eos_token_id", "experts_implementation", "model_type",
+        "name_or_path", "num_labels", "output_attentions", "pad_token_id", "per_layer_config", "torch_dtype",
+        "transformers_version", "use_cache",
+    ]
+)  # fmt: skip
 
 
 def own_keys(config: PreTrainedConfig) -> list[str]:
