@@ -18,16 +18,8 @@ def tokenize(
     """Token ids of texts without the tokenizer's template. By default nothing in a text is read as a special token."""
     if not texts:
         return []
-    return tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=split_special_tokens,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        padding=False,
-        truncation=False,
-        verbose=False,
-    )["input_ids"]
+    off = ("add_special_tokens", "return_attention_mask", "return_token_type_ids", "padding", "truncation", "verbose")
+    return tokenizer(texts, split_special_tokens=split_special_tokens, **dict.fromkeys(off, False))["input_ids"]
 
 
 class TokenCache:
