@@ -70,8 +70,10 @@ def test_the_page_as_written(tmp_path, monkeypatch, capfd):
     assert main(report[1:]) == 0
     assert (tmp_path / "quickstart.html").read_text().startswith("<!")
 
-    (code,) = re.findall(r"```python\n(.*?)```", SCORE, flags=re.S)
-    exec(code, scope := {})
+    scope = {}
+    for code in re.findall(r"```python\n(.*?)```", SCORE, flags=re.S):
+        exec(code, scope)
+    assert scope["best"]["rank"].to_pylist() == [1, 2, 3] * 2
     assert scope["logits"].shape == (2,)
 
     process, address = started([*demo, "--port", str(free_port())])
