@@ -25,7 +25,7 @@ from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import check_kind
-from lmctr.utils.suggest import first_listed
+from lmctr.utils.suggest import first_listed, refuse_unknown
 
 from . import columns
 
@@ -73,10 +73,7 @@ class DatasetInfo:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> DatasetInfo:
         """Inverse of [`~DatasetInfo.to_dict`]; unknown keys are an error."""
-        known = {entry.name for entry in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ValueError(f"DatasetInfo: unknown keys {unknown}; known keys: {sorted(known)}.")
+        refuse_unknown(values, [entry.name for entry in dataclasses.fields(cls)], "DatasetInfo")
         return cls(**values)
 
 
