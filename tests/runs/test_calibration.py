@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.special import expit
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.cli.main import main
@@ -12,13 +13,6 @@ from lmctr.hub.model_card import build_card
 
 LOG = {"num_users": 60, "num_items": 40, "events_per_user": 50, "num_topics": 2}
 TABLE = {"num_rows": 4000, "num_categorical": 3, "num_numeric": 2, "num_pairs": 2, "vocab_size": 60}
-TEXT = {
-    "model_type": "bert",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
 TRAINING = {"use_cpu": True, "seed": 3, "max_steps": 4, "per_device_train_batch_size": 64, "calibration": "intercept"}
 RECIPES = {
     "table": {
@@ -31,7 +25,7 @@ RECIPES = {
     },
     "text": {
         "data": {"name": "synthetic", "options": {**LOG, "num_users": 30, "num_items": 100}, "num_behaviors": 3},
-        "model": {"family": "ctr_sink", "backbone": TEXT, "tokenizer": {"type": "wordpiece", "vocab_size": 300}},
+        "model": {"family": "ctr_sink", "backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 300}},
     },
 }
 
