@@ -361,7 +361,7 @@ def test_ids_of_mixed_kinds_meet():
 def test_info_round_trip_and_unknown_keys():
     info = DatasetInfo(name="n", best_auc=0.5, extra={"a": [1]})
     assert DatasetInfo.from_dict(info.to_dict()) == info
-    with pytest.raises(ValueError, match="unknown key 'licens' in DatasetInfo; did you mean 'license'"):
+    with pytest.raises(ValueError, match="unknown key 'licens' in DatasetInfo; did you mean 'licence'"):
         DatasetInfo.from_dict({"licens": "x"})
 
 
