@@ -122,7 +122,7 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
     found = run.recommend(asked, items=given, seen=True, time="2023-11-23 12:00:00").to_pandas()
     expected, _ = plain(run, frame, 101, 1_700_740_800, 10, seen=True, candidates=["i29", "i3", "i5"])
     assert list(found["what"]) == expected
-    same = run.recommend([{"who": 101, "place": "home"}], items=given, seen=True, time=1_700_740_800)
+    same = run.recommend([{"who": 101, "place": "home"}], items=pd.Series(given), seen=True, time=1_700_740_800)
     assert same.to_pandas().equals(found)
     few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
     assert few.num_rows == 0
@@ -177,7 +177,7 @@ def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys)
         {"data": table, "model": {"family": "dnn"}, "training": training}, output_dir=tmp_path / "table"
     )
     assert main(["recommend", str(run.path)]) == 2
-    assert "reads table, and no log of users, items and times whose items could be ranked" in capsys.readouterr().err
+    assert "its data are no log of users, items and times, whose items could be ranked" in capsys.readouterr().err
     for part in ("model", "processor"):
         getattr(runs("sequence"), part).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="rows cannot be joined with one"):

@@ -56,8 +56,8 @@ class BestItems(JoinedRows):
     ):
         if folder.started and not is_of_log(folder):
             raise ValueError(
-                f"{options.get('name') or folder.path} reads {processor.request_kind}, and no log of users, items and times whose items could be "
-                "ranked; score rows or requests by lmctr predict"
+                f"{options.get('name') or folder.path}: its data are no log of users, items and times, whose items could be ranked; score rows "
+                "or requests by lmctr predict"
             )
         super().__init__(folder, model, processor, log, **options)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else _second(time)
@@ -187,8 +187,11 @@ def _taken(values: Any, rows: np.ndarray) -> Any:
 
 def _is_list(values: Any) -> bool:
     """Whether values are ids, and no rows of a table."""
-    rows = isinstance(values, (list, tuple)) and values and isinstance(values[0], Mapping)
-    return isinstance(values, (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)) and not rows
+    if isinstance(values, (list, tuple)):
+        return not values or not isinstance(values[0], Mapping)
+    return (
+        isinstance(values, (pa.Array, pa.ChunkedArray)) or getattr(values, "ndim", None) == 1
+    )  # of numpy, or a Series
 
 
 def _second(time: Any) -> int:
