@@ -274,6 +274,11 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
     return os.path.isfile(path / LOG_FILE) or (os.path.isfile(path) and "columns" in options)
 
 
+def is_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
+    """Whether a name leads to an interaction log: a known one, or see [`is_own_log`]."""
+    return name in DATASETS["log"] or is_own_log(name, options)
+
+
 def _data_file(path: Path) -> Loader:
     if path.is_dir() and not any(path.glob("*.parquet")):
         raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")

@@ -108,4 +108,7 @@ def test_tables_that_would_be_too_large(monkeypatch):
     trees, rows = trees_of(generator), rows_of(generator, 50)
     monkeypatch.setattr(tree_tables, "MOST_BYTES", 1000)
     assert torch.equal(trees(rows), by_nodes(trees, rows))
-    assert trees._tables is None
+    refused = trees._tables
+    assert refused.columns is None
+    trees(rows)
+    assert trees._tables is refused  # and not looked at anew for each batch

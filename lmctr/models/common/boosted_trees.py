@@ -21,8 +21,8 @@ class BoostedTrees(nn.Module):
     The trees read the columns and may read, as one more, a logistic regression on them: trees add up poorly what a sum tells.
 
     A row passes all inner nodes of a tree at once (QuickScorer, Lucchese et al. 2015): each that sends it right strikes out the leaves on its
-    left, and the first leaf that is left is the row's; on a CPU they are looked up by column, see [`TreeTables`]. Thresholds and values are float32, kept as the integers of their bits, so that a
-    model cast to half precision sorts rows as before.
+    left, and the first leaf that is left is the row's; on a CPU they are looked up by column, see [`TreeTables`]. Thresholds and values are
+    float32, kept as the integers of their bits, so that a model cast to half precision sorts rows as before.
 
     Args:
         num_columns: Fs. num_tasks: T. trees: M. leaves: L at most, up to 16.
@@ -90,7 +90,7 @@ class BoostedTrees(nn.Module):
     def _by_tables(self, columns: torch.Tensor) -> torch.Tensor | None:
         """(Fs + T, B) to what each tree gives, (B, T M); None of trees whose tables would be too large."""
         self._tables = tables = tables_of(self._tables, self.feature, self.threshold, self.kept)
-        if tables is None:
+        if tables.columns is None:
             return None
         first = torch.arange(0, self.value.numel(), self.leaves, dtype=torch.int32)
         places = tables.leaves(columns) + first

@@ -19,11 +19,12 @@ class TreeTables(NamedTuple):
     row with so many thresholds below its value. Copies of a model share them.
 
     Args:
-        source: the tensors that they were made of, and how often these had been changed then. columns: one entry for each.
+        source: the tensors that they were made of, and how often these had been changed then. columns: one entry for each; None where the tables
+            would be too large.
     """
 
     source: list[tuple[torch.Tensor, int]]
-    columns: list[tuple[int, torch.Tensor, torch.Tensor]]
+    columns: list[tuple[int, torch.Tensor, torch.Tensor]] | None
 
     def __deepcopy__(self, memo: dict) -> TreeTables:
         return self
@@ -52,8 +53,8 @@ def can_use_tables(leaves: int, values: torch.Tensor) -> bool:
 
 def tables_of(
     known: TreeTables | None, feature: torch.Tensor, threshold: torch.Tensor, kept: torch.Tensor
-) -> TreeTables | None:
-    """The tables of trees, those that are known where they are still theirs; None where they would be too large.
+) -> TreeTables:
+    """The tables of trees, those that are known where they are still theirs.
 
     Args:
         feature, threshold, kept: (N, n) of each node the column that it asks, what larger values go right of (inf: none do; float32, or its bits),
@@ -72,7 +73,7 @@ def tables_of(
         thresholds = np.unique(own)
         size += 2 * (len(thresholds) + 1) * len(asked)
         if size > MOST_BYTES:
-            return None
+            return TreeTables(source, None)
         table = np.full((len(thresholds) + 1, len(asked)), -1, dtype=np.int16)
         np.bitwise_and.at(table, (np.searchsorted(thresholds, own) + 1, tree), masks[tree, node].astype(np.int16))
         np.bitwise_and.accumulate(table, 0, out=table)

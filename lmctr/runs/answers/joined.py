@@ -23,7 +23,7 @@ from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, rea
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of, text_lines
-from lmctr.data.registry import DATASETS, find, is_own_log
+from lmctr.data.registry import find, is_log
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.find import is_data_file
@@ -33,7 +33,7 @@ from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.utils.arrow import is_text
 from lmctr.utils.files import parse_json
-from lmctr.utils.ragged import blocks
+from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
@@ -63,10 +63,10 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
 
 def is_of_log(folder: RunFolder) -> bool:
     """Whether a run's data are those of a log, whose files may be elsewhere."""
-    data = load_recipe(folder.path / RECIPE).data
     if (folder.path / LOG_STATISTICS).is_file():  # which tables of a log leave
         return True
-    return data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
+    data = load_recipe(folder.path / RECIPE).data
+    return is_log(data["name"], data["options"])
 
 
 def _is_table(source: Any) -> bool:
@@ -243,17 +243,22 @@ class JoinedRows:
         reasons: list[str | None] = [None] * len(rows)
         good = np.ones(len(rows), dtype=bool)
         read = lambda start, stop: self._read(Rows(rows.table.slice(start, stop - start), rows.source))  # noqa: E731
-        for row, error in bad_rows(read, len(rows)):
-            error = _of_one(error, rows.first + row)
-            good[row], reasons[row] = False, str(error)
-            if not self.skip:
-                if row:
-                    before = Rows(rows.table.slice(0, row), rows.source, rows.first)
-                    yield self._ids(before, id_column), self._logits(self._read(before)), [None] * row
-                raise error
+        try:
+            asked = read(0, len(rows))
+        except ValueError:
+            for row, error in bad_rows(read, len(rows)):
+                error = _of_one(error, rows.first + row)
+                good[row], reasons[row] = False, str(error)
+                if not self.skip:
+                    if row:
+                        before = Rows(rows.table.slice(0, row), rows.source, rows.first)
+                        yield self._ids(before, id_column), self._logits(self._read(before)), [None] * row
+                    raise error from None
+            if good.any():
+                asked = self._read(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
         logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
         if good.any():
-            logits[good] = self._logits(self._read(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first)))
+            logits[good] = self._logits(asked)
         yield self._ids(rows, id_column), logits, reasons
 
     def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
@@ -341,18 +346,21 @@ class JoinedRows:
 
     def _grids(self, order: np.ndarray, queried: Queried) -> Iterator[np.ndarray]:
         """Batches of queries by their numbers: (B,), or, where several of a user and second share a history, (B, C) with -1 for none."""
-        events = queried.queries[order]
-        asked = np.stack([queried.log.user[events], queried.log.time[events]])
-        _, first, owner = np.unique(asked, axis=1, return_index=True, return_inverse=True)
-        if not self.kind.shares_histories or len(first) == len(order):
+        shared = self.kind.shares_histories
+        if shared:
+            events = queried.queries[order]
+            asked = np.stack([queried.log.user[events], queried.log.time[events]])
+            _, first, owner = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+            shared = len(first) < len(order)
+        if not shared:
             yield from (order[some] for some in blocks(len(order), self.batch_size))
             return
         of_same = order[np.argsort(first[owner], kind="stable")]  # the longest histories stay first
         groups = np.split(of_same, np.cumsum(np.bincount(first[owner], minlength=len(order)))[np.sort(first)][:-1])
         rows = (group[some] for group in groups for some in blocks(len(group), CANDIDATES))
         for batch in grid_batches(rows, len, self.batch_size):
-            widest = max(map(len, batch))
-            yield np.stack([np.pad(row, (0, widest - len(row)), constant_values=-1) for row in batch])
+            grids, is_query = padded_grids({"query": np.concatenate(batch)}, np.array([*map(len, batch)]))
+            yield np.where(is_query, grids["query"], -1)
 
 
 def _of_one(error: ValueError, row: int) -> ValueError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import option
+from lmctr.utils.options import check_counts, option
 
 
 @dataclass
@@ -49,10 +49,7 @@ class PredictOptions:
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        check_counts(self, ("batch_size", "max_tokens"))
         if "-" not in (self.input, self.output) and Path(self.output).resolve() == Path(self.input).resolve():
             raise ValueError(f"--output {self.output} is the input itself, which would be lost; give another file")
 
@@ -92,10 +89,7 @@ class RecommendOptions:
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
-        for name in ("top", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        check_counts(self, ("top", "batch_size"))
         for given in (self.users, self.items):
             if given is not None and Path(self.output).resolve() == Path(given).resolve():
                 raise ValueError(f"--output {self.output} is an input itself, which would be lost; give another file")

@@ -22,7 +22,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
-from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabular
+from lmctr.data.registry import DATASETS, find, is_log, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
@@ -418,7 +418,7 @@ class TabularInput(GoingOn, StoredInput):
 def _is_log(data: dict[str, Any]) -> bool:
     """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
     with the keys of such a schema in `data.options`."""
-    return data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
+    return is_log(data["name"], data["options"])
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:
