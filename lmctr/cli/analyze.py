@@ -26,6 +26,9 @@ VERB = Actions(
             "attention",
             f"Overrides: --data.KEY for {_FREE}, retrieval.",
         ),
+        _measure(
+            "importance", "what the answers hang on: columns, statistics, item and history shuffled", "importance"
+        ),
         _measure("rank", "effective rank of the representations, stage by stage (tabular families)", "tabular"),
         _measure("fields", "weights of field pairs (FAT)", "tabular", None),
         _measure("bound", "terms of the generalisation bound (FAT)", "tabular"),

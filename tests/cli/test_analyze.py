@@ -189,3 +189,22 @@ def test_run_without_sinks(recipe_file, tmp_path, lmctr_process, capsys):
     assert entry["samples"]["between_sinks"] == [None, None, None]
     assert entry["uniform_between_sinks"] is None
     assert is_png(run / "analysis" / "attention_map.png")
+
+
+def test_what_the_answers_hang_on(copy_of, capsys):
+    run = copy_of("run")
+    assert main(["analyze", "importance", str(run), "--num-samples", "40", "--top", "1"]) == 0
+    printed = capsys.readouterr().out
+    content = json.loads((run / "analysis" / "importance.json").read_text())
+    assert content["command"].startswith("lmctr analyze importance")
+    (entry,) = content["runs"]
+    assert entry["num_samples"] == 40
+    assert {loss["column"] for loss in entry["losses"]} == {"history", "item"}
+    dearest = entry["losses"][0]
+    assert dearest["auc"] == max(loss["auc"] for loss in entry["losses"])
+    assert f"{dearest['column']:<8}" in printed
+    assert f"{dearest['auc']:+.4f}" in printed
+    assert "(1 more lose less; --top says how many to print)" in printed
+    with open(run / "analysis" / "importance.csv", newline="") as file:
+        assert [row["column"] for row in csv.DictReader(file)] == [loss["column"] for loss in entry["losses"]]
+    assert is_png(run / "analysis" / "importance.png")

@@ -204,3 +204,13 @@ def test_a_model_without_a_run(trained, tmp_path, capsys):
     assert "--training.use_cpu has no effect on an analysis" in error
     error = error_of(capsys, "analyze", "behaviors", bare)
     assert f"{bare}: a run of the family 'fat' has no event sequences" in error
+
+
+def test_what_the_answers_hang_on(copies, capsys):
+    run = copies["rank_mixer"]
+    assert analyze("importance", run, "--num-samples", 60, "--no-plots") == 0
+    names = load_run(run)[1].field_names
+    (entry,) = read(run / "analysis" / "importance.json")["runs"]
+    assert {loss["column"] for loss in entry["losses"]} == {*names}
+    assert {path.name for path in (run / "analysis").iterdir()} == {"importance.json", "importance.csv"}
+    assert "--top must be at least 1" in error_of(capsys, "analyze", "importance", run, "--top", 0)

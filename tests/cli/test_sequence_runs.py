@@ -392,6 +392,25 @@ def test_runs_of_other_behaviour_types_have_a_picture_each(trained, tmp_path, mo
     assert pictures == ["behaviors_comparison_astro-label", "behaviors_comparison_twin-label"]
 
 
+def test_what_the_answers_of_several_runs_hang_on(trained, tmp_path, capsys):
+    runs = [str(trained("astro")), str(trained("twin"))]
+    assert main(["analyze", "importance", *runs, "--num-samples", "60", "--output", str(tmp_path)]) == 0
+    assert "95 % interval" in capsys.readouterr().out
+    written = json.loads((tmp_path / "importance_comparison.json").read_text())
+    for entry in written["runs"]:
+        assert {"history", "item"} <= {loss["column"] for loss in entry["losses"]}
+    pictures = sorted(path.stem for path in tmp_path.glob("*.png"))
+    assert pictures == ["importance_comparison_astro-label", "importance_comparison_twin-label"]
+
+
+def test_importance_of_ads_of_impressions_is_refused(tmp_path, capsys):
+    recipe = {"data": {"name": "synthetic_cascade"}, "model": {"family": "retrieval_mlp"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "retrieval_mlp"}')
+    assert "scores ads of impressions" in error_of(capsys, "analyze", "importance", tmp_path)
+
+
 def test_attention_of_other_families_is_refused(tmp_path, capsys):
     recipe = {"data": {"name": "synthetic_table"}, "model": {"family": "dnn"}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))

@@ -405,3 +405,34 @@ def test_string_items(tmp_path):
     processor.save_pretrained(tmp_path)
     again = SequenceProcessor.from_pretrained(tmp_path)
     assert again([[]], [["i100", "i999"]], times=[3])["candidate_items"].tolist() == [[2, 1]]
+
+
+def test_parts_of_other_samples():
+    log = sequence_log(num_users=8)
+    view = sequence_view(log, item_features=["genres", "year"], user_features=["country"])
+    events = log.sample_events()[:20]
+    order = np.random.default_rng(0).permutation(20)
+    (name, plain), *more = view.shuffled(events, order)
+    assert name is None
+    others = {key: values[torch.from_numpy(order)] for key, values in plain.items()}
+    expected = {
+        "history": {
+            *(f"history_{what}" for what in ("items", "behaviors", "scenarios", "times", "features")),
+            "candidate_times",
+            "dependence",
+        },
+        "item": {"candidate_items"},
+        "scenario": {"candidate_scenarios"},
+        "item year": {"candidate_features"},
+        "user country": {"user_features"},
+    }
+    found = dict(more)
+    for name, changed in expected.items():
+        assert found[name].keys() == plain.keys()
+        for key, values in found[name].items():
+            own, other = plain[key], others[key]
+            if name == "item year":  # beside the genres, which stay
+                other = torch.stack([own[:, 0], other[:, 1]], 1) if key == "candidate_features" else other
+            assert torch.equal(values, other if key in changed else own), (name, key)
+            assert key not in changed or not torch.equal(values, own), (name, key)
+    assert found.keys() == {*expected, "item genres"}

@@ -107,6 +107,42 @@ def test_the_cached_path_equals_the_raw_path(tokenizers, log, known, kind, optio
     assert counts["longest"] == cached["input_ids"].shape[1]
 
 
+def test_histories_and_items_of_other_samples(tokenizers, log):
+    """Each against the processor's texts: the history with its moment of one sample, the item of another."""
+    reader = StatisticsReader.fit(log, log.sample_events(), ["basic"])
+    processor = CTRSinkProcessor(tokenizers["bert"], num_behaviors=5, sink_signal="elapsed", statistics_reader=reader)
+    view, events = TextView(log, processor), log.sample_events()[:9]
+    order = np.roll(np.arange(9), 1)
+    found = dict(view.shuffled(events, order))
+    assert [*found][:4] == [None, "history", "item", "all statistics"]
+    assert {*found} == {None, "history", "item", "all statistics", *reader.names}
+    writer = CTRSinkProcessor(tokenizers["bert"], num_behaviors=5, sink_signal="elapsed")
+    texts, plain = processor.item_texts(log.catalogue), view.batch(events)
+    for key, values in found[None].items():
+        assert torch.equal(values, plain[key])
+    for name, histories, items in (("history", events[order], events), ("item", events, events[order])):
+        written = []
+        for event in histories:
+            start, end = (int(bound[0]) for bound in log.history_bounds(np.array([event])))
+            written.append(
+                [
+                    {"text": texts[log.item[e]], "time": int(log.time[e]), "feedback": int(log.feedback[e])}
+                    for e in range(start, end)
+                ]
+            )
+        targets = [{"text": texts[log.item[event]]} for event in items]
+        times = [int(log.time[event]) for event in histories]
+        raw = writer(histories=written, targets=targets, times=times)
+        for key in KEYS:
+            assert torch.equal(found[name][key], raw[key]), (name, key)
+        assert torch.equal(found[name]["statistics"], plain["statistics"])
+        assert torch.equal(found[name]["labels"], plain["labels"])
+    assert torch.equal(found["all statistics"]["statistics"], plain["statistics"][torch.from_numpy(order)])
+    last = found[reader.names[-1]]["statistics"]
+    assert torch.equal(last[:, :-1], plain["statistics"][:, :-1])
+    assert torch.equal(last[:, -1], plain["statistics"][torch.from_numpy(order), -1])
+
+
 def test_truncation_counts(tokenizers, log):
     view = TextView(log, CTRSinkProcessor(tokenizers["bert"], num_behaviors=5))
     events = log.sample_events()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -44,6 +44,22 @@ class Batches(ABC):
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Tensors of some rows; -1 makes a filler row with the label -100."""
 
+    def columns(self) -> dict[str, dict[str, list[int] | None]]:
+        """What a model reads of a sample, by name: keys of a batch, with the places on their axis 1, None for all of a key."""
+        return {}
+
+    def shuffled(self, rows: np.ndarray, order: np.ndarray) -> Iterator[tuple[str | None, dict[str, torch.Tensor]]]:
+        """The batch of some samples under the name None; then under the name of each thing that a model reads of them the batch with that
+        thing, and nothing else, of the rows in another order.
+
+        Args:
+            rows: (B,) row numbers. order: (B,) a permutation of their places.
+        """
+        batch = self.batch(rows)
+        yield None, batch
+        for name, keys in self.columns().items():
+            yield name, {**batch, **_of_others(batch, keys, order)}
+
     def lengths(self, rows: np.ndarray) -> np.ndarray | None:
         """(S,) int64 what a row costs, by which batches of like widths are made."""
         return None
@@ -83,6 +99,31 @@ class Batches(ABC):
     def _weight(self) -> np.ndarray | None:
         """The weight of every sample."""
         return None
+
+
+ALL_STATISTICS = "all statistics"
+
+
+def _of_others(
+    batch: Mapping[str, torch.Tensor], keys: Mapping[str, list[int] | None], order: np.ndarray
+) -> dict[str, torch.Tensor]:
+    """These keys of a batch with their named places in another order of rows."""
+    places, found = torch.from_numpy(order), {}
+    for key, columns in keys.items():
+        if key in batch:
+            values = batch[key][places]
+            if columns is not None:
+                values, moved = batch[key].clone(), values
+                values[:, columns] = moved[:, columns]
+            found[key] = values
+    return found
+
+
+def statistic_columns(names: Sequence[str], key: str, first: int = 0) -> dict[str, dict[str, list[int] | None]]:
+    """[`Batches.columns`] of statistics that stand beside each other under a key: all of them, and each."""
+    places = range(first, first + len(names))
+    each: dict[str, dict[str, list[int] | None]] = {name: {key: [place]} for name, place in zip(names, places)}
+    return {ALL_STATISTICS: {key: [*places]}, **each} if len(each) > 1 else each
 
 
 def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:

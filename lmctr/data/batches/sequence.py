@@ -23,7 +23,7 @@ from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind, check_list
 
-from .rows import ROLES, EventStatistics, LogBatches, RowCollator, RowDataset
+from .rows import ROLES, EventStatistics, LogBatches, RowCollator, RowDataset, statistic_columns
 
 
 def sumi_rows(
@@ -263,6 +263,23 @@ class SequenceView(LogBatches):
             arrays["user_features"] = self._user_features[log.user[grid.max(axis=1)]]
         return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
 
+    def columns(self) -> dict[str, dict[str, list[int] | None]]:
+        processor = self.processor
+        named = {"item": {"candidate_items": None}}
+        if len(processor.scenario_names) > 1:
+            named["scenario"] = {"candidate_scenarios": None}
+        for role, key, names in (
+            ("item", "candidate_features", processor.item_feature_names),
+            ("user", "user_features", processor.user_feature_names),
+        ):
+            named |= {f"{role} {name}": {key: [place]} for place, name in enumerate(names)}
+        # with its moment, so that the seconds between stay what they are
+        return {
+            "history": dict.fromkeys(_HISTORY_KEYS),
+            **named,
+            **statistic_columns(processor.statistics, "statistics"),
+        }
+
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """(R,) int32 history length of each row."""
         lengths = np.empty(len(rows), dtype=np.int32)
@@ -289,6 +306,11 @@ class SequenceView(LogBatches):
 
 
 logger = logging.getLogger(__name__)
+_HISTORY_KEYS = (
+    *(f"history_{what}" for what in ("items", "behaviors", "scenarios", "times", "features")),
+    "dependence",
+    "candidate_times",
+)
 _CANDIDATE_KEYS = ("candidate_items", "candidate_scenarios", "candidate_times", "dependence", "candidate_features")
 
 

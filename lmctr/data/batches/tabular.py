@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,13 @@ import torch
 from lmctr.data.tables.store import INPUTS, TabularStore
 from lmctr.models.common.base import IGNORED_LABEL
 
-from .rows import RowCollator, RowDataset, StoreBatches, values_at
+from .rows import ALL_STATISTICS, RowCollator, RowDataset, StoreBatches, values_at
+
+_KEYS_OF = {
+    "id": ("input_ids",),
+    "value": ("numeric_values",),
+    "list": ("sequence_ids", "sequence_times", "sequence_weights"),
+}
 
 
 class TabularView(StoreBatches):
@@ -26,6 +33,16 @@ class TabularView(StoreBatches):
 
     def groups(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.store.groups is None else self.store.groups[rows]
+
+    def columns(self) -> dict[str, dict[str, list[int] | None]]:
+        places, named = Counter(), {}
+        reader = self.processor.statistics_reader
+        for field in self.processor.ordered_fields():
+            named[field.name] = {key: [places[field.kind]] for key in _KEYS_OF[field.kind]}
+            places[field.kind] += 1
+        read = [named[name].get("numeric_values") for name in (reader.names if reader else ()) if name in named]
+        statistics = [place for places in read if places for place in places]
+        return {ALL_STATISTICS: {"numeric_values": statistics}, **named} if len(statistics) > 1 else named
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Tensors of some rows.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from lmctr.utils.progress import Work
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind
 
-from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
+from .rows import EventStatistics, LogBatches, RowCollator, RowDataset, statistic_columns
 
 if TYPE_CHECKING:
     from lmctr.data.logs.retrieval import Retrieval
@@ -130,6 +130,19 @@ class TextView(LogBatches):
             arrays["statistics"] = self.statistics.of(events)
         return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
+    def columns(self) -> dict[str, dict[str, list[int] | None]]:
+        reader = self.processor.statistics_reader
+        return {} if reader is None else statistic_columns(reader.names, "statistics")
+
+    def shuffled(self, rows: np.ndarray, order: np.ndarray) -> Iterator[tuple[str | None, dict[str, torch.Tensor]]]:
+        (_, batch), *more = super().shuffled(rows, order)
+        yield None, batch
+        for name, histories, items in (("history", rows[order], rows), ("item", rows, rows[order])):
+            arrays = self._call(self.processor.assemble, histories, items)
+            texts = {key: torch.from_numpy(values) for key, values in arrays.items() if key in batch}
+            yield name, {**batch, **texts}
+        yield from more
+
     def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
         """Tokens of items that the tokenizer does not know, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
         before = np.append(0, np.cumsum(self.pieces.values == self.processor.tokenizer.unk_token_id))
@@ -191,12 +204,15 @@ class TextView(LogBatches):
         length, shown, dropped = (np.concatenate(columns) for columns in zip(*parts))
         return length, shown, dropped
 
-    def _call(self, method: Callable[..., Any], events: np.ndarray, **options: Any) -> Any:
-        """Run a method of the processor on rows of the log; errors of a row name its event."""
+    def _call(
+        self, method: Callable[..., Any], events: np.ndarray, items_of: np.ndarray | None = None, **options: Any
+    ) -> Any:
+        """Run a method of the processor on rows of the log, with the items of these or of other events; errors of a row name its event."""
         start, end = self.log.history_bounds(events)
         if self.retrieval is not None:
             options["candidates"] = self.retrieval.candidates(events)
-        target, time = self.log.item[events] + self._target_offset, self.log.time[events]
+        items = self.log.item[events if items_of is None else items_of]
+        target, time = items + self._target_offset, self.log.time[events]
         try:
             return method(self.pieces, self.events, start=start, end=end, target=target, time=time, **options)
         except ValueError as error:

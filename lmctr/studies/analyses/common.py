@@ -30,6 +30,7 @@ from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import write_csv
 
 _WANTED = {
+    "samples": "the family {family!r} scores ads of impressions, whose columns are not shuffled; this measure is for families of texts, tables and sequences",
     "text": "the family {family!r} reads no texts; this measure is for CTR-Sink",
     "tabular": "the family {family!r} reads no tables; this measure is for tabular families",
     "sequence": "a run of the family {family!r} has no event sequences; this measure is for sequence families, for example astro and "
@@ -70,7 +71,7 @@ class Measure(ABC):
     """One measure of `lmctr analyze`.
 
     Attributes:
-        name: what its files are called. input: the kind of input that its families read.
+        name: what its files are called. input: the kind of input that its families read, "samples" for every one whose samples have a label each.
     """
 
     name: ClassVar[str]
@@ -112,7 +113,7 @@ class Measure(ABC):
     def run(self, runs: Sequence[str | Path]) -> Analysis:
         """One run after the other."""
         options = self.options
-        check_counts(options, ("num_samples", "batch_size"))
+        check_counts(options, ("num_samples", "batch_size", *(("top",) if hasattr(options, "top") else ())))
         found = [RunFolder(local_folder(run)) for run in runs]
         recipes = [check_run(folder, self.input, options.overrides, str(run)) for folder, run in zip(found, runs)]
         names = [str(run) if is_hub_id(run) else name for run, name in zip(runs, run_names(found))]
@@ -158,7 +159,8 @@ def check_run(folder: RunFolder, kind: str, overrides: Sequence[tuple[str, str]]
             without effect.
     """
     if (folder.path / "config.json").is_file():
-        if family_of(folder.model_type).input != kind:
+        own = family_of(folder.model_type).input
+        if own != kind and (kind != "samples" or own == "impressions"):
             raise ValueError(f"{name}: {_WANTED[kind].format(family=folder.model_type)}")
         free = free_data_keys(folder)
         for key, _ in overrides:

@@ -68,6 +68,16 @@ class BehaviorsOptions(RunsOptions):
 
 
 @dataclass(kw_only=True)
+class ImportanceOptions(RunsOptions):
+    """What a model's answers hang on: the AUC and log loss of samples as they are, and with one column, statistic, the item or the whole history
+    shuffled among them. Of two things that say the same neither is worth much. Writes importance.json, importance.csv and importance.png; with several
+    runs importance_comparison.json and so on, with a picture per run."""
+
+    batch_size: int = option("samples at a time", 128, metavar="B")
+    top: int = option("lines printed", 20, metavar="N")
+
+
+@dataclass(kw_only=True)
 class RankOptions(RunsOptions):
     """Effective rank of each sample's representation at every stage of tabular runs: mean, interval and distribution. Writes rank.json,
     rank.csv, rank.png (curves), rank_distributions.png; with several runs rank_comparison.json and so on, with distributions per run."""
