@@ -201,7 +201,7 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     path = Path(name).expanduser()
     if name.startswith("hf://"):
         return _of_hub(name, kind)
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if is_schema(path):
         return _schema(path, kind)
     # unlike Path's methods, os.path takes a name that is too long for one that is not there
     if os.path.isfile(path / "config.json"):
@@ -229,7 +229,8 @@ def _check_kind(kind: str) -> None:
 
 def _schema(path: Path, kind: str | None) -> Loader:
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such schema file.")
+        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths begin"
+        raise FileNotFoundError(f"{path}: no such schema file{where}.")
     values = read_yaml(path)
     named = values if isinstance(values, dict) else {}
     found = "impressions" if "impressions" in named else "table" if "files" in named else "log"
@@ -245,6 +246,11 @@ def _schema(path: Path, kind: str | None) -> Loader:
             f"{_SCHEMA_READERS[kind].partition(':')[0]})."
         )
     return Loader(kind, _resolve(_SCHEMA_READERS[kind]), f"options of the schema file {path}", {"schema": path})
+
+
+def is_schema(path: str | os.PathLike) -> bool:
+    """Whether a path is that of a schema, by its suffix."""
+    return Path(path).suffix.lower() in (".yaml", ".yml")
 
 
 def _log_folder(path: Path) -> Loader:
@@ -269,7 +275,7 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
     path = Path(name).expanduser()
     if os.fspath(name).startswith("hf://"):
         return "columns" in options
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if is_schema(path):
         return os.path.isfile(path) and _schema(path, None).kind == "log"
     return os.path.isfile(path / LOG_FILE) or (os.path.isfile(path) and "columns" in options)
 

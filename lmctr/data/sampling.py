@@ -16,6 +16,7 @@ from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file
+from lmctr.data.registry import is_schema
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
@@ -35,7 +36,7 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
     if not 0 < options.share <= 1:
         raise ValueError(f"--share {options.share}: accepted: above 0, up to 1")
     path, column, delimiter = Path(options.name), options.by, None
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if is_schema(path):
         schema = read_schema(path)
         path, column, delimiter = (
             path.parent / schema.events.path,

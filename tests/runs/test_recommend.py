@@ -1,11 +1,14 @@
 """`lmctr recommend` and `Run.recommend`: the best items for users, against every pair scored by itself."""
 
 import csv
+import io
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from tiny_backbones import TINY_BERT
 
 import lmctr
@@ -136,13 +139,13 @@ def test_the_command_writes_them(runs, log, tmp_path, capsys):
     output = tmp_path / "best.csv"
     words = ["recommend", str(run.path), "--users", str(users), "--items", str(items), "--output", str(output)]
     assert main([*words, "--top", "2", "--seen"]) == 0
-    rows = list(csv.DictReader(output.open()))
+    rows = [*csv.DictReader(io.StringIO(output.read_text()))]
     found = run.recommend({"who": [101, 107], "place": ["home", "search"]}, 2, items=["i3", "i5", "i7"], seen=True)
     assert [row["what"] for row in rows] == found["what"].to_pylist()
     assert [float(row["logit"]) for row in rows] == pytest.approx(found["logit"].to_pylist(), abs=1e-5)
     assert "the best 2 items of 2 users" in capsys.readouterr().err
     assert main(["recommend", str(run.path), "--top", "1", "--output", str(output)]) == 0
-    rows = list(csv.DictReader(output.open()))
+    rows = [*csv.DictReader(io.StringIO(output.read_text()))]
     assert list(rows[0]) == ["who", "rank", "what", "logit", "probability"]
     assert len(rows) == log[1]["who"].nunique()
     assert re.search(
@@ -168,6 +171,26 @@ def test_what_cannot_be_ranked(runs, given, message):
     kind = "text" if "items" in given else "sequence"
     with pytest.raises(ValueError, match=message):
         runs(kind).recommend(**{"users": {"who": [101], "place": ["home"]}, **given})
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_run_of_another_folder(runs, log, kind, tmp_path, monkeypatch, capsys):
+    """Whose recipe names its log by a path that begins elsewhere."""
+    run, users = runs(kind), {"who": [101], "place": ["home"]}
+    moved = tmp_path / kind
+    shutil.copytree(run.path, moved, ignore=shutil.ignore_patterns("checkpoints"))
+    recipe = yaml.safe_load((moved / "recipe.yaml").read_text())
+    recipe["data"]["name"] = "shop/schema.yaml"
+    (moved / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (moved / "lmctr_manifest.json").unlink()
+    monkeypatch.chdir(tmp_path)
+    for verb in ("recommend", "evaluate"):
+        assert main([verb, str(moved)]) == 2
+        error = capsys.readouterr().err
+        assert f"no such schema file in {tmp_path}, where relative paths begin" in error
+        assert ("--log" in error) == (verb == "recommend")
+    found = lmctr.runs.load(moved).recommend(users, log=log[0])
+    assert found.equals(run.recommend(users))
 
 
 def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys):

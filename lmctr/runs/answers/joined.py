@@ -23,7 +23,7 @@ from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, rea
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of, text_lines
-from lmctr.data.registry import find, is_log
+from lmctr.data.registry import find, is_log, is_schema
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.find import is_data_file
@@ -381,10 +381,10 @@ def _as_log(values: Any, kind: pa.DataType, column: str, source: str) -> Any:
 
 def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:
     """What `--log` changes of a recipe's data: another log, or another file for the run's own schema."""
-    path, own = Path(log).expanduser(), Path(data["name"]).suffix.lower() in (".yaml", ".yml")
+    path, own = Path(log).expanduser(), is_schema(data["name"])
     if not path.exists():
         raise FileNotFoundError(f"--log {log}: no such file or folder")
-    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml"):
+    if path.is_file() and not is_schema(path):
         if own:
             return {"data.path": str(path)}
         if "columns" in data["options"]:
@@ -407,7 +407,7 @@ def _log_options(name: str, log: str) -> set[str]:
 def _names(data: Mapping[str, Any]) -> _Names | None:
     """The columns that the schema of a log names; None: it has none."""
     path = Path(data["name"]).expanduser()
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if is_schema(path):
         schema = read_schema(path)
         keys, file = schema.columns, schema.events.model_dump()
     elif "columns" in data["options"]:

@@ -54,7 +54,8 @@ class BestItems(JoinedRows):
         time: Any = None,
         **options: Any,
     ):
-        if folder.started and not is_of_log(folder):
+        reads_table = processor.request_kind in ("table", "impressions")  # other families read logs only
+        if folder.started and reads_table and not is_of_log(folder):
             raise ValueError(
                 f"{options.get('name') or folder.path}: its data are no log of users, items and times, whose items could be ranked; score rows "
                 "or requests by lmctr predict"

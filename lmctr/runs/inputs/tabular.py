@@ -22,7 +22,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
-from lmctr.data.registry import DATASETS, find, is_log, load_log, load_tabular
+from lmctr.data.registry import DATASETS, find, is_log, is_schema, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
@@ -86,7 +86,9 @@ class TabularInput(GoingOn, StoredInput):
                 f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
                 "accepted: time, user, given, or null for the log's own parts, by time where it has none",
             )
-        if data["statistics"] and not _is_log(data):
+        # of a schema that is not there nobody knows; who reads it will say so
+        is_absent = is_schema(data["name"]) and not Path(data["name"]).expanduser().is_file()
+        if data["statistics"] and not _is_log(data) and not is_absent:
             yield (
                 "data.statistics",
                 f"data.statistics counts the events of an interaction log, but {data['name']!r} is a table; leave it out",
