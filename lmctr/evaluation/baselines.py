@@ -31,6 +31,9 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     r = (positives + strength * p) / (events + strength), and the two are combined as independent evidence:
     logit(probability) = logit(r_user) + logit(r_item) - logit(p).
 
+    Where the past holds clicks alone (negatives are drawn, and hidden), all rates are 1 and say nothing: there a logistic regression on the logarithms
+    of both counts of events takes their place.
+
     Args:
         log: the interaction log.
         splits: event indices of the parts; each event must have a label 0 or 1.
@@ -42,7 +45,9 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     Raises:
         ValueError: a training split with one class only, a split with an event without label, `strength` <= 0.
     """
-    prior = _training_rate(log, splits)
+    prior, hidden = _training_rate(log, splits), getattr(log, "hidden", None)
+    if hidden is not None and (np.asarray(log.label)[~np.asarray(hidden)] == 1).all():
+        return _fitted(_Samples(log, splits, names=("user_count", "item_count")), _Linear, False)
     rates = StatisticsReader(("user_rate", "item_rate"), prior, strength=strength)
     probabilities = {}
     for name in SPLIT_NAMES:

@@ -7,12 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from lmctr.data import load_log, log_from_table, split_log, validate_log
 from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.guess import guess_files
 from lmctr.data.inspection import describe_log
 from lmctr.data.logs.negatives import with_negatives
+from lmctr.evaluation.baselines import counting_baseline
+from lmctr.evaluation.metrics import log_loss
 from lmctr.runs.options import InitOptions
 from lmctr.runs.recipe import load_recipe
 from lmctr.runs.starting import init
@@ -126,6 +129,19 @@ def test_later_events_change_no_draw_and_seeds_do():
     assert draws(part) == draws(whole)
     assert len(draws(part)) > 1000
     assert draws(log_of(columns, negatives={"per_event": 2, "seed": 1})) != draws(whole)
+
+
+def test_counting_reads_counts_where_all_rates_are_one():
+    log = log_of(clicks())
+    splits = split_log(log)
+    found = counting_baseline(log, splits)
+    fitted = LogisticRegression(C=0.1, max_iter=500)
+    reader = StatisticsReader.fit(log, splits.train, ["user_count", "item_count"])
+    fitted.fit(reader.of_events(log, splits.train), log.label[splits.train])
+    expected = fitted.predict_proba(reader.of_events(log, splits.test))[:, 1]
+    np.testing.assert_allclose(found["test"], expected, rtol=1e-5)
+    label = log.label[splits.test]
+    assert log_loss(label, found["test"]) < log_loss(label, np.full(len(label), label.mean()))
 
 
 def test_a_table_of_clicks_has_no_field_of_other_items():
