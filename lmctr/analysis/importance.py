@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -80,16 +81,22 @@ def column_importance(
     device = next(model.parameters()).device
     found: dict[str | None, list[np.ndarray]] = {}
     labels, weights = [], []
-    with evaluation_mode(model), Work("shuffling columns", len(rows), "samples") as work:
+    with evaluation_mode(model), _encoded_once(model), Work("shuffling columns", len(rows), "samples") as work:
         for some in np.array_split(rows, -(-len(rows) // batch_size)):  # none of a single sample
+            plain: dict[str, torch.Tensor] = {}
+            there: dict[str, torch.Tensor] = {}
             for name, batch in view.shuffled(some, np.roll(np.arange(len(some)), 1)):
-                inputs = {key: value.to(device) for key, value in batch.items()}
-                known, weight = inputs.pop("labels"), inputs.pop("sample_weight", None)
+                batch = dict(batch)
+                known, weight = batch.pop("labels"), batch.pop("sample_weight", None)
+                if name is None:
+                    labels.append(known.reshape(len(some), -1)[:, 0].numpy())
+                    weights += [] if weight is None else [weight.numpy()]
+                    plain = batch
+                    there = {key: value.to(device) for key, value in batch.items()}
+                same = (key for key, value in batch.items() if value is plain[key])
+                inputs = {key: value.to(device) for key, value in batch.items()} | {key: there[key] for key in same}
                 logits = model(**inputs).logits.float().reshape(len(some), -1)[:, 0].cpu().numpy()
                 found.setdefault(name, []).append(logits)
-                if name is None:
-                    labels.append(known.reshape(len(some), -1)[:, 0].cpu().numpy())
-                    weights += [] if weight is None else [weight.cpu().numpy()]
             work.update(len(some))
     label = np.concatenate(labels)
     is_known = label >= 0
@@ -104,3 +111,25 @@ def column_importance(
         rise = log_loss(label, other, from_logits=True, sample_weight=weight) - loss
         losses.append(Loss(name, whole - auc(label, other, weight), low, high, rise))
     return Importance(len(label), whole, loss, tuple(sorted(losses, key=lambda one: -one.auc)))
+
+
+@contextmanager
+def _encoded_once(model: torch.nn.Module) -> Iterator[None]:
+    """Inside the block the inner model, which of texts reads no statistics, is not run again where it is given the very tensors of the time before."""
+    inner = getattr(model, "model", None)
+    if not isinstance(inner, torch.nn.Module):
+        yield
+        return
+    plain, kept = inner.forward, []
+
+    def forward(*args: Any, **options: Any) -> Any:
+        given = [*args, *options, *options.values()]
+        if not kept or len(kept[0]) != len(given) or any(a is not b for a, b in zip(kept[0], given)):
+            kept[:] = given, plain(*args, **options)
+        return kept[1]
+
+    inner.forward = forward
+    try:
+        yield
+    finally:
+        del inner.forward

@@ -110,6 +110,25 @@ def test_a_sequence_model():
     names = {one.column for one in found.losses}
     assert names == {"history", "item", "scenario", "item genres", "user country"}
     assert all(one.log_loss != 0 for one in found.losses)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, ids):
+        self.calls += 1
+        return (ids == 2).any(-1).float()
+
+
+def test_what_is_the_same_is_encoded_once(table):
+    model = Reads(lambda batch: model.model(ids=batch["input_ids"]) + batch["numeric_values"][:, 1])
+    model.model = Encoder()
+    found = column_importance(model, table(), np.arange(NUM_ROWS), batch_size=40)
+    assert {one.column for one in found.losses if one.log_loss} == {"city", "price"}
+    assert model.model.calls == 2 * 3  # of each batch as it is, with other cities, and again as it is
 
 
 def test_what_cannot_be_measured(table):

@@ -136,12 +136,11 @@ class TextView(LogBatches):
 
     def shuffled(self, rows: np.ndarray, order: np.ndarray) -> Iterator[tuple[str | None, dict[str, torch.Tensor]]]:
         (_, batch), *more = super().shuffled(rows, order)
-        yield None, batch
+        yield from ((None, batch), *more)
         for name, histories, items in (("history", rows[order], rows), ("item", rows, rows[order])):
             arrays = self._call(self.processor.assemble, histories, items)
             texts = {key: torch.from_numpy(values) for key, values in arrays.items() if key in batch}
             yield name, {**batch, **texts}
-        yield from more
 
     def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
         """Tokens of items that the tokenizer does not know, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
