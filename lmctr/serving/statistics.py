@@ -41,10 +41,13 @@ class RequestStatistics:
         """Count behaviours, oldest first, none earlier than those before.
 
         Raises:
-            ValueError: a behaviour without `item`, or whose label is not known; nothing is counted then.
+            ValueError: a behaviour without `item`, with one that can be no id, or whose label is not known; nothing is counted then.
         """
         try:
-            self.user.extend(*self.processor.statistics_events(behaviors))
+            items, *events = self.processor.statistics_events(behaviors)
+            for number, item in enumerate(items):
+                self.user.items.check(item, f"history[{number}]: item")
+            self.user.extend(items, *events)
         except ValueError as error:  # the processor speaks of batches, the statistics of columns
             text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
             raise ValueError(text.replace("histories[0]", "history")) from error
@@ -53,7 +56,7 @@ class RequestStatistics:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
 
         Raises:
-            ValueError: a candidate without `item`, or without the `context` that the model reads.
+            ValueError: a candidate without `item`, with one that can be no id, or without the `context` that the model reads.
         """
         reader = self.processor.statistics_reader
         filled, by_time = [], {}
@@ -68,6 +71,7 @@ class RequestStatistics:
                     f"candidates[{number}] has no 'item', by which its statistics are found; give the item's id{unseen} or the "
                     "candidate's own 'statistics'"
                 )
+            self.user.items.check(entry["item"], f"candidates[{number}]: item")
             own = time if entry.get("time") is None else whole_seconds(entry["time"], f"candidates[{number}]: time")
             by_time.setdefault(own, []).append(number)
         for moment, numbers in by_time.items():

@@ -114,6 +114,11 @@ class ItemStatistics:
         """(C,) rows of item ids, -1 for an unknown one; ids are read as [`plain_id`] does."""
         return np.array([self._place.get(self._plain(item), -1) for item in items], dtype=np.int64)
 
+    def check(self, item: Any, where: str) -> None:
+        """Raise `ValueError` that starts with `where` for what can be no id here; None, an item that was never seen, is let through."""
+        if item is not None:
+            plain_id(item, self._is_text, where)
+
     def keys(self, items: Sequence[Any]) -> list[str]:
         """One text for each way to write an item id, unknown ones too; empty for what is no id."""
         return ["" if (plain := self._plain(item)) is None else str(plain) for item in items]

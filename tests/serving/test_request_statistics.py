@@ -142,6 +142,13 @@ def test_what_is_missing_is_told(log, reader, tmp_path):
         score(model, processor, history, [{"text": "a", "item": 1}, "Casino"], later, items=items)
     with pytest.raises(ValueError, match=r"history\[0\] has no 'item'"):
         score(model, processor, [{"text": "Heat", "time": 1}], [{"text": "a", "item": 1}], later, items=items)
+    for item in (3.5, True, "nope", [1], float("nan")):
+        with pytest.raises(ValueError, match=r"candidates\[1\]: item: .* is no id; those .* are integers"):
+            score(
+                model, processor, history, [{"text": "a"} | {"item": own} for own in (None, item)], later, items=items
+            )
+        with pytest.raises(ValueError, match=r"history\[0\]: item: .* is no id; those .* are integers"):
+            score(model, processor, [history[0] | {"item": item}], [{"text": "a", "item": 1}], later, items=items)
     with pytest.raises(ValueError, match=r"history\[0\] has no 'time'; a behaviour needs 'text' and 'time'"):
         RequestStatistics(processor, items).extend([{"text": "Heat", "item": 1, "feedback": 2}])
     with pytest.raises(ValueError, match="items: the model reads no statistics"):
