@@ -6,7 +6,7 @@ from lmctr.cli.options import Action
 
 ACTION = Action(
     "export",
-    "write a model as an ONNX or torch.export graph",
+    "write a model as an ONNX or torch.export graph, or its vectors",
     "lmctr.hub.options:ExportOptions",
     "lmctr.hub.export:run_export",
 )

@@ -22,15 +22,17 @@ from torch.export import Dim, ExportedProgram
 
 from lmctr.hub.examples import example_batch
 from lmctr.hub.export_inputs import input_shapes, names_of, random_inputs
-from lmctr.hub.options import EXPORT_FILES, ExportOptions
+from lmctr.hub.options import EMBEDDINGS, EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
 from lmctr.runs.answers.predict import item_statistics_file, load_retriever
 from lmctr.runs.download import open_model, place_beside
 from lmctr.runs.loading import load_folder
+from lmctr.runs.vectors import value_vectors, write_vectors
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import Work
+from lmctr.utils.suggest import errors_of
 
 __all__ = ["EXPORT_FILES", "export_model", "run_export"]
 
@@ -40,7 +42,7 @@ _SIZES = ((3, 13, 4), (1, 7, 1), (2, 2, 3), (5, 24, 2), (8, 16, 6))
 
 
 def run_export(options: ExportOptions) -> int:
-    """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
+    """`lmctr export RUN`: write the graph, or the vectors, and say what was written. Returns the exit code."""
     transformers.utils.logging.disable_progress_bar()
     folder = open_model(options.run)
     target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
@@ -49,6 +51,12 @@ def run_export(options: ExportOptions) -> int:
     if target.resolve() == folder.path.resolve():
         raise ValueError(f"--output {target} is the folder of the model itself; give another one")
     model, processor = load_folder(folder)
+    if options.format == EMBEDDINGS:
+        with errors_of(options.run):
+            vectors = value_vectors(model, processor)
+        for name, table, file in zip(vectors, vectors.values(), write_vectors(vectors, target)):
+            print(f"wrote {file}: {len(table):,} values of {name}, vectors of {len(table['vector'][0])}")
+        return 0
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)

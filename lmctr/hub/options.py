@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lmctr.utils.options import check_port, option
 
 EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+EMBEDDINGS = "embeddings"
 
 
 @dataclass(kw_only=True)
@@ -61,14 +62,19 @@ class PushOptions(_CardContent):
 @dataclass
 class ExportOptions:
     """Write a model as one graph without Python, with its processor, the names and axes of its inputs (export.json) and the largest
-    difference to the model's logits over random requests (parity.json). Every family can be exported."""
+    difference to the model's logits over random requests (parity.json). Every family can be exported. Or, of tables and sequences, the vectors of each
+    field's values, such as items and users, as a Parquet file for each field."""
 
     run: str = option(
         "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
         positional=True,
         metavar="RUN",
     )
-    format: str = option("onnx (needs lmctr[export]), or torch for torch.export", "onnx", choices=tuple(EXPORT_FILES))
+    format: str = option(
+        "onnx (needs lmctr[export]), torch for torch.export, or embeddings",
+        "onnx",
+        choices=(*EXPORT_FILES, EMBEDDINGS),
+    )
     output: str | None = option(
         "folder to write (default RUN/export-FORMAT; of a Hub id ./NAME-export-FORMAT)", None, metavar="FOLDER"
     )

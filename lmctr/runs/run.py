@@ -153,6 +153,19 @@ class Run:
             logger.warning(warning)
         return found
 
+    def embeddings(self) -> dict[str, pa.Table]:
+        """What the model holds for each value of its fields: see [`~lmctr.runs.vectors.value_vectors`].
+
+        Returns:
+            By field (of events `item`), a table with a row for each known value: `value`, and `vector`, a list of numbers.
+
+        Raises:
+            ValueError: a model of texts or of impressions.
+        """
+        from lmctr.runs.vectors import value_vectors
+
+        return value_vectors(self.model, self.processor)
+
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of
         tables `history` is `[user]`, the columns that all candidates share, and `time` is not read."""

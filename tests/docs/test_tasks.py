@@ -33,11 +33,15 @@ def test_the_export_page_as_written(tmp_path, monkeypatch):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     (recipe,) = set(re.findall(r"recipes/\S+?\.yaml", PAGE))
-    (command,) = re.findall(r"```bash\n(.*?)\n```", PAGE)
+    graph, vectors = re.findall(r"```bash\n(.*?)\n```", PAGE)
     assert main(["train", recipe, "--output_dir", "runs/din", *SHORT]) == 0
-    assert main(shlex.split(command)[1:]) == 0
-    code, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    assert main(shlex.split(graph)[1:]) == 0
+    code, nearest, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     exec(code, scope := {})
+    assert main(shlex.split(vectors)[1:]) == 0
+    exec(nearest, found := {})
+    assert len(found["nearest"]) == 5
+    assert len(found["vectors"]) == len(lmctr.runs.load("runs/din").embeddings()["item"])
     assert scope["logits"].shape == (1, 2)
     assert np.isfinite(scope["logits"]).all()
     assert scope["time"] > 1_700_007_200
@@ -52,7 +56,7 @@ def test_a_graph_without_lmctr_as_written(tmp_path, monkeypatch):
         main(["train", "deepfm/synthetic", "--output-dir", "runs/deepfm", *short, "--training.use_cpu", "true"]) == 0
     )
     assert main(["export", "runs/deepfm", "--format", "onnx", "--output", "exported"]) == 0
-    _, code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    *_, code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     assert "lmctr" not in code
     exec(code, scope := {})
     run = lmctr.runs.load("runs/deepfm")

@@ -271,7 +271,7 @@ class SequenceProcessor(FittedExtractor):
         return codes
 
     @cached_property
-    def _known_features(self) -> np.ndarray:
+    def known_features(self) -> np.ndarray:
         """(V + O, Fi) int64 codes of the features by item id, then those of the `others`; of items that are neither out-of-vocabulary ones."""
         count = self.item_vocab_size + self.others.num_rows
         table = np.full((count, len(self.item_feature_names)), OOV, dtype=np.int64)
@@ -378,7 +378,7 @@ class SequenceProcessor(FittedExtractor):
         for side in ("history", "candidate"):
             places = batch[f"{side}_items"]
             if self.item_feature_names:
-                batch[f"{side}_features"] = self._known_features[places]
+                batch[f"{side}_features"] = self.known_features[places]
                 for row, own in enumerate(told):
                     for place, codes in own[side].items():
                         batch[f"{side}_features"][row, place] = codes

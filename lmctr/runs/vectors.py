@@ -1,0 +1,107 @@
+"""What a trained model holds for each value of its fields: vectors of users, items and categories, to be used elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from lmctr.data.processors.sequence import FIRST_ID
+from lmctr.models.common.base import evaluation_mode
+from lmctr.utils.files import replacing
+
+
+@torch.no_grad()
+def value_vectors(model: Any, processor: Any) -> dict[str, pa.Table]:
+    """By field, the values that a model has vectors of its own for, as `value` (whole numbers where the field holds such, else texts), and those
+    vectors as `vector`, lists of d float32 numbers: what the model reads of a value, without what missing and unknown ones share.
+
+    Of tables: each categorical field and each list with a vocabulary of its own; hashed and binned fields have no values to name. Of events: `item`, with
+    what the catalogue says of it (the sum of its vectors, in DIN one behind the other), and each feature of users, `user NAME`.
+
+    Args:
+        model, processor: of a family of tables or of sequences.
+
+    Raises:
+        ValueError: another family; a model without such a field.
+    """
+    kinds = {"table": _of_table, "events": _of_events}
+    kind = getattr(processor, "request_kind", None)
+    if kind not in kinds:
+        instead = {
+            "text": "texts, whose tokens alone have vectors (model.get_input_embeddings())",
+            "impressions": "impressions; lmctr.serving.split_first_layer gives the vectors of its ads and users",
+        }
+        raise ValueError(f"{type(model).__name__} reads {instead.get(kind, 'other inputs')}")
+    with evaluation_mode(model):
+        found = {
+            name: pa.table({"value": values, "vector": _lists(vectors)})
+            for name, values, vectors in kinds[kind](model, processor)
+        }
+    if not found:
+        raise ValueError("the model has no field whose values it knows by name: no categorical one that is not hashed")
+    return found
+
+
+def write_vectors(vectors: dict[str, pa.Table], folder: Path) -> list[Path]:
+    """Write a Parquet file for each field, as `data.pretrained` reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{quote(name, safe=' ')}.parquet" for name in vectors]
+    for file, table in zip(files, vectors.values()):
+        with replacing(file) as path:
+            pq.write_table(table, path)
+    return files
+
+
+def _of_table(model: Any, processor: Any) -> Iterator[tuple[str, pa.Array, torch.Tensor]]:
+    names, fields = processor.vocabulary_fields(), {field.name: field for field in processor.fields}
+    found = {}
+    for group in model.base_model.embedding.groups.values():
+        given = {pretrained.vocabulary: pretrained for pretrained in group.pretrained.values()}
+        for place, rows in group.rows_of.items():
+            field = fields[names[place]]
+            known = processor.state.vocabularies.get(field.share_with or field.name)
+            if known is None or not len(known):
+                continue
+            ids = known.first_id + torch.arange(len(known), device=group.table.weight.device)
+            vectors = given[place](ids) if place in given else group.table(rows.start + ids)
+            values = known.values
+            if processor.value_types.get(field.share_with or field.name) == "integer":
+                values = _whole(values)
+            found[place] = field.name, values, vectors
+    yield from (found[place] for place in sorted(found))
+
+
+def _of_events(model: Any, processor: Any) -> Iterator[tuple[str, pa.Array, torch.Tensor]]:
+    items, embedding = processor.items["item_id"].combine_chunks(), model.base_model.item_embedding
+    device = embedding.items.weight.device
+    ids = torch.arange(FIRST_ID, FIRST_ID + len(items), device=device)
+    if len(items):
+        features = torch.from_numpy(processor.known_features).to(device)[ids]
+        yield "item", items, embedding(ids, features).flatten(1)
+    tables = {bank.vocabulary: bank for bank in model.modules() if getattr(bank, "vocabulary", None) is not None}
+    for place, name in enumerate(processor.user_feature_names):
+        values, bank = processor.features[name], tables[f"user_feature.{place}"]
+        ids = torch.arange(FIRST_ID, FIRST_ID + len(values), device=device)
+        yield f"user {name}", pa.array(values, pa.string()), bank(ids)
+
+
+def _whole(values: pa.Array) -> pa.Array:
+    """Texts of whole numbers as these; as they are where one has more than 64 bits."""
+    try:
+        return pc.cast(values, pa.int64())
+    except pa.ArrowInvalid:
+        return values
+
+
+def _lists(vectors: torch.Tensor) -> pa.Array:
+    flat = np.ascontiguousarray(vectors.float().cpu().numpy()).reshape(-1)
+    offsets = np.arange(0, flat.size + 1, vectors.shape[1], dtype=np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
