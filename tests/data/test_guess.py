@@ -255,6 +255,12 @@ def test_excel_csv(tmp_path):
             {"column": "action", "equals": "click"},
             100,
         ),
+        ({"click": None, "行为": ["pv", "fav", "pv", "buy"] * 100}, {"column": "行为", "equals": "buy"}, 100),
+        (
+            {"click": None, "type": ["carts", "views", "orders", "views"] * 100},
+            {"column": "type", "equals": "orders"},
+            100,
+        ),
     ],
 )
 def test_labels(tmp_path, columns, label, positive):
@@ -677,6 +683,36 @@ def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
     lands = table(item_id=None) | {"Country": table()["item_id"]}  # of users, and nothing that they meet
     with pytest.raises(NoLogError, match="no column looks like the item"):
         guess_log(write(tmp_path / "f.csv", lands))
+
+
+def test_visits_are_users_where_most_users_are_not_known(tmp_path):
+    visits = {"session_id": [row // 3 for row in range(ROWS)]}
+    users = ["" if visit % 3 else f"u{visit % 20}" for visit in visits["session_id"]]
+    guess, log = guessed(tmp_path / "e.csv", table(user_id=users) | visits)
+    assert guess.schema["columns"]["user"] == "session_id"
+    assert any("user_id has no value on 66.2% of the rows" in entry.why for entry in guess.guesses)
+    assert log.users.column_names == ["user_id", "row_user_id"]  # `user_id` is what a log calls its users
+    assert guess.user_categories == ["row_user_id"]
+    assert any("is called 'row_user_id'" in line for line in guess.lines())
+    owners = {"item_id": [f"i{item}" for item in table()["item_id"]], "sku": table()["item_id"]}
+    guess, log = guessed(tmp_path / "f.csv", table(item_id=None) | owners, given={"item": "sku"})
+    assert "row_item_id" in log.catalogue.column_names
+
+
+def test_times_of_day_come_before_days(tmp_path):
+    """A day alone leaves what a user did before on it out of histories."""
+    times = pd.to_datetime(table()["ts"], unit="s")
+    columns = table(ts=None) | {
+        "created_day": times.strftime("%Y-%m-%d"),
+        "created_ts": times.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_ts"
+    later = times + pd.Timedelta(days=30)  # when it is delivered
+    columns["created_ts"] = later.strftime("%Y-%m-%d %H:%M:%S")
+    guess, _ = guessed(tmp_path / "f.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_day"
+    assert "; days alone: no history" in guess.guesses[0].why
 
 
 def test_labels_of_plus_and_minus_one(tmp_path):
