@@ -414,6 +414,11 @@ def test_questions_where_it_is_not_sure(tmp_path):
         ),
         ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
         (
+            {"ts": None, "day": [1, 31] * 200, "month": [2, 3] * 200, "year": [2009] * 400},
+            {},
+            r"e.csv: day holds a part of a date: write year, month, day into one column, such as 2024-03-01\. State",
+        ),
+        (
             {"ts": None, "Created On": ["9/1/2014 8:00", "27-01-2014 9:30"] * (ROWS // 2)},
             {},
             r"Created On holds no times that can be told \(dates, but written in more than one way: '9/1/2014 8:00', '27-01-2014 9:30'\)",
