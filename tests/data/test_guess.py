@@ -235,6 +235,18 @@ def test_other_ends_of_names(tmp_path, name):
     assert log.num_events == ROWS
 
 
+def test_a_separator_at_the_end_of_each_row_alone(tmp_path):
+    write(tmp_path / "e.dat", table(), "\t")
+    names, *rows = (tmp_path / "e.dat").read_text().splitlines()
+    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t" for row in rows)]) + "\n")
+    guess = guess_log(sample_file(tmp_path / "e.dat"))
+    assert any("behind a last separator" in line for line in guess.lines())
+    assert len(load_log(tmp_path / "e.dat", columns=guess.schema["columns"], delimiter="\t").label) == ROWS
+    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t7" for row in rows)]) + "\n")
+    with pytest.raises(ValueError, match="row 1: Expected 4 columns, got 5"):
+        sample_file(tmp_path / "e.dat")
+
+
 def test_excel_csv(tmp_path):
     price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
     guess, log = guessed(tmp_path / "e.csv", table(price=price), ";")
