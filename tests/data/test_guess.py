@@ -638,16 +638,25 @@ def test_ids_that_come_again_a_few_times(tmp_path):
         ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
         ("%b %d, %Y", "%b %d, %Y"),
         ("%m/%d/%y", "%m/%d/%y"),
+        *(
+            (form, form)
+            for form in (
+                "%Y%m%d%H%M%S",
+                "%a, %d %b %Y %H:%M:%S GMT",
+                "%d/%b/%Y:%H:%M:%S +0000",
+                "%a %b %d %H:%M:%S +0000 %Y",
+            )
+        ),
     ],
 )
 def test_times_as_people_write_them(tmp_path, form, name):
     moments = [datetime(2024, 1, 3) + timedelta(hours=7 * row) for row in range(ROWS)]
     text = [f'"{moment.strftime(form)}"' for moment in moments]
-    guess, log = guessed(tmp_path / "e.csv", table(ts=None, viewed=text))
-    assert guess.schema["columns"]["time"] == {"column": "viewed", "format": name}
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, view_time=text))
+    assert guess.schema["columns"]["time"] == {"column": "view_time", "format": name}
     assert datetime.fromtimestamp(int(log.time.max()), timezone.utc).strftime(form) == moments[-1].strftime(form)
-    guess = guess_table(write(tmp_path / "f.csv", clicks(signed=text)))
-    assert "signed" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
+    guess = guess_table(write(tmp_path / "f.csv", clicks(sign_time=text)))
+    assert "sign_time" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
 
 
 def test_day_and_month_are_told_by_all_rows_and_the_shorter_span(tmp_path):
