@@ -725,6 +725,12 @@ def test_visits_are_users_where_most_users_are_not_known(tmp_path):
     assert "row_item_id" in log.catalogue.column_names
 
 
+def test_reviewers_are_users_though_they_come_once(tmp_path):
+    reviews = {"reviewerID": [f"A{row}" for row in range(ROWS)], "overall": [5, 3] * (ROWS // 2)}
+    guess = guess_log(write(tmp_path / "e.csv", table(user_id=None, click=None) | reviews))
+    assert guess.schema["columns"]["user"] == "reviewerID"
+
+
 def test_times_of_day_come_before_days(tmp_path):
     """A day alone leaves what a user did before on it out of histories."""
     times = pd.to_datetime(table()["ts"], unit="s")
