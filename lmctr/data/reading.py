@@ -6,6 +6,7 @@ CSV and TSV (plain or .gz), Parquet and JSON lines are read by pyarrow, column b
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import io
 import json
@@ -303,7 +304,9 @@ def read_delimited(
         if not names:
             with source() as stream:
                 written = _header(stream, parse, path)
-            if (plain := _plain(written)) != written:
+            with source() as stream:
+                rows = stream.read(1 << 16).lstrip(b"\r\n").partition(b"\n")[2]
+            if (plain := names_of_rows(_plain(written), rows, delimiter)) != written:
                 read.column_names, read.skip_rows = plain, 1
             check_columns(plain, wanted, str(path))
         convert = pacsv.ConvertOptions(
@@ -371,8 +374,18 @@ def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Pa
         raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
 
 
+def names_of_rows(names: list[str], rows: bytes, delimiter: str) -> list[str]:
+    """The names in the header line, and an empty one where the rows below (the first of all) end in a delimiter that it lacks."""
+    lines = rows.decode("utf-8", "replace").splitlines()[:20]
+    first = [cells for cells in csv.reader(lines[: max(1, len(lines) - 1)], delimiter=delimiter) if cells]
+    ends = first and "" not in names and all(len(cells) == len(names) + 1 and not cells[-1] for cells in first)
+    return [*names, ""] if ends else names
+
+
 def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
     read = pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
+    parse = copy.copy(parse)
+    parse.invalid_row_handler = lambda row: "skip"  # rows that do not fit are told where they are read
     try:
         return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:

@@ -235,6 +235,18 @@ def test_other_ends_of_names(tmp_path, name):
     assert log.num_events == ROWS
 
 
+def test_a_separator_at_the_end_of_each_row_alone(tmp_path):
+    write(tmp_path / "e.dat", table(), "\t")
+    names, *rows = (tmp_path / "e.dat").read_text().splitlines()
+    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t" for row in rows)]) + "\n")
+    guess = guess_log(sample_file(tmp_path / "e.dat"))
+    assert any("behind a last separator" in line for line in guess.lines())
+    assert len(load_log(tmp_path / "e.dat", columns=guess.schema["columns"], delimiter="\t").label) == ROWS
+    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t7" for row in rows)]) + "\n")
+    with pytest.raises(ValueError, match="row 1: Expected 4 columns, got 5"):
+        sample_file(tmp_path / "e.dat")
+
+
 def test_excel_csv(tmp_path):
     price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
     guess, log = guessed(tmp_path / "e.csv", table(price=price), ";")
@@ -253,6 +265,12 @@ def test_excel_csv(tmp_path):
         (
             {"click": None, "action": ["view", "click", "view", "buy"] * 100},
             {"column": "action", "equals": "click"},
+            100,
+        ),
+        ({"click": None, "行为": ["pv", "fav", "pv", "buy"] * 100}, {"column": "行为", "equals": "buy"}, 100),
+        (
+            {"click": None, "type": ["carts", "views", "orders", "views"] * 100},
+            {"column": "type", "equals": "orders"},
             100,
         ),
     ],
@@ -407,6 +425,11 @@ def test_questions_where_it_is_not_sure(tmp_path):
             r"'click': all 400 rows with a value are clicks, and a label needs clicks and others",
         ),
         ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
+        (
+            {"ts": None, "day": [1, 31] * 200, "month": [2, 3] * 200, "year": [2009] * 400},
+            {},
+            r"e.csv: day holds a part of a date: write year, month, day into one column, such as 2024-03-01\. State",
+        ),
         (
             {"ts": None, "Created On": ["9/1/2014 8:00", "27-01-2014 9:30"] * (ROWS // 2)},
             {},
@@ -615,16 +638,25 @@ def test_ids_that_come_again_a_few_times(tmp_path):
         ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
         ("%b %d, %Y", "%b %d, %Y"),
         ("%m/%d/%y", "%m/%d/%y"),
+        *(
+            (form, form)
+            for form in (
+                "%Y%m%d%H%M%S",
+                "%a, %d %b %Y %H:%M:%S GMT",
+                "%d/%b/%Y:%H:%M:%S +0000",
+                "%a %b %d %H:%M:%S +0000 %Y",
+            )
+        ),
     ],
 )
 def test_times_as_people_write_them(tmp_path, form, name):
     moments = [datetime(2024, 1, 3) + timedelta(hours=7 * row) for row in range(ROWS)]
     text = [f'"{moment.strftime(form)}"' for moment in moments]
-    guess, log = guessed(tmp_path / "e.csv", table(ts=None, viewed=text))
-    assert guess.schema["columns"]["time"] == {"column": "viewed", "format": name}
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, view_time=text))
+    assert guess.schema["columns"]["time"] == {"column": "view_time", "format": name}
     assert datetime.fromtimestamp(int(log.time.max()), timezone.utc).strftime(form) == moments[-1].strftime(form)
-    guess = guess_table(write(tmp_path / "f.csv", clicks(signed=text)))
-    assert "signed" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
+    guess = guess_table(write(tmp_path / "f.csv", clicks(sign_time=text)))
+    assert "sign_time" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
 
 
 def test_day_and_month_are_told_by_all_rows_and_the_shorter_span(tmp_path):
@@ -677,6 +709,42 @@ def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
     lands = table(item_id=None) | {"Country": table()["item_id"]}  # of users, and nothing that they meet
     with pytest.raises(NoLogError, match="no column looks like the item"):
         guess_log(write(tmp_path / "f.csv", lands))
+
+
+def test_visits_are_users_where_most_users_are_not_known(tmp_path):
+    visits = {"session_id": [row // 3 for row in range(ROWS)]}
+    users = ["" if visit % 3 else f"u{visit % 20}" for visit in visits["session_id"]]
+    guess, log = guessed(tmp_path / "e.csv", table(user_id=users) | visits)
+    assert guess.schema["columns"]["user"] == "session_id"
+    assert any("user_id has no value on 66.2% of the rows" in entry.why for entry in guess.guesses)
+    assert log.users.column_names == ["user_id", "row_user_id"]  # `user_id` is what a log calls its users
+    assert guess.user_categories == ["row_user_id"]
+    assert any("is called 'row_user_id'" in line for line in guess.lines())
+    owners = {"item_id": [f"i{item}" for item in table()["item_id"]], "sku": table()["item_id"]}
+    guess, log = guessed(tmp_path / "f.csv", table(item_id=None) | owners, given={"item": "sku"})
+    assert "row_item_id" in log.catalogue.column_names
+
+
+def test_reviewers_are_users_though_they_come_once(tmp_path):
+    reviews = {"reviewerID": [f"A{row}" for row in range(ROWS)], "overall": [5, 3] * (ROWS // 2)}
+    guess = guess_log(write(tmp_path / "e.csv", table(user_id=None, click=None) | reviews))
+    assert guess.schema["columns"]["user"] == "reviewerID"
+
+
+def test_times_of_day_come_before_days(tmp_path):
+    """A day alone leaves what a user did before on it out of histories."""
+    times = pd.to_datetime(table()["ts"], unit="s")
+    columns = table(ts=None) | {
+        "created_day": times.strftime("%Y-%m-%d"),
+        "created_ts": times.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_ts"
+    later = times + pd.Timedelta(days=30)  # when it is delivered
+    columns["created_ts"] = later.strftime("%Y-%m-%d %H:%M:%S")
+    guess, _ = guessed(tmp_path / "f.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_day"
+    assert "; days alone: no history" in guess.guesses[0].why
 
 
 def test_labels_of_plus_and_minus_one(tmp_path):

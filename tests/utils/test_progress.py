@@ -102,6 +102,21 @@ def test_only_the_innermost_writes_lines(soon, monkeypatch):
     assert "outside: 0:00 passed" not in text
 
 
+def test_short_steps_of_counted_work_leave_the_lines_to_it(soon, monkeypatch):
+    """A line for each of sixty steps of three seconds hides how far the work is."""
+    monkeypatch.setattr(progress, "_LINES", (5.0, 9.0))
+
+    def steps():
+        for _ in progress.over(range(4), "counting", "rows"):
+            with progress.Work("step"):
+                time.sleep(0.2)
+
+    with progress.showing():
+        text = written(monkeypatch, False, steps)
+    assert text.startswith("counting: 25% of 4 rows")
+    assert "step" not in text
+
+
 def test_an_error_ends_it_without_a_word(soon, monkeypatch):
     def fails():
         for number in progress.over(range(10), "counting", "rows"):

@@ -45,8 +45,11 @@ _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _OF_OBJECTS = "give their entries columns of their own"
-_NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
+_NAMELESS = (
+    "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
+)
 _TIMES = "unix times from 1990 to today such as 1700000000, in s, ms, us or ns; ISO times such as 2024-03-01T12:00:00; dates such as 01.03.2024"
+_PARTS = ("year", "month", "day")
 _OF_REQUESTS = {"history", "candidates", "target", "ads"}
 
 
@@ -178,6 +181,9 @@ class Guesser:
 
     def _no_times(self, name: str) -> str:
         """What a column holds that `_time_of` found to be no times, and what are."""
+        parts = [one for part in _PARTS for one in self.events.table.column_names if words_of(one)[-1:] == [part]]
+        if name in parts and len(parts) == len(_PARTS):
+            return f"holds a part of a date: write {', '.join(parts)} into one column, such as 2024-03-01"
         return f"holds no times that can be told ({self._dates(name) or self._held(name)}); accepted are {_TIMES}"
 
     def _dates(self, name: str) -> str:

@@ -27,7 +27,6 @@ _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "s
 _ACTIONS = (
     "click",
     "clicked",
-    "clicks",
     "like",
     "liked",
     "yes",
@@ -42,11 +41,17 @@ _ACTIONS = (
     "transaction",
     "share",
 )  # that count as clicks, the surest first
+_OTHER_ACTIONS = {
+    "dislike", "fav", "favorite", "favourite", "impression", "pageview", "page_view", "play", "pv", "remove_from_cart", "removefromcart", "search",
+    "skip", "view", "viewed", "wishlist",
+}  # fmt: skip
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
 _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
+_IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps of both
+_DAY = 86_400
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
 
@@ -144,13 +149,33 @@ class _LogGuesser(Guesser):
                 raise NoLogError(told, "--time")
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
         good.sort(key=self._describes_id)  # stable; when an item was released is no time of an event
-        sure = good[0] in self.events.called("time") or len(good) == 1
-        column = self._take("time", good[0], kinds[good[0]][0], sure)
+        best, days = self._with_hours(good, kinds)
+        sure = best != good[0] or best in self.events.called("time") or len(good) == 1
+        column = self._take("time", best, f"{kinds[best][0]}{days}", sure)
         if kinds[column] is None:
             raise ValueError(
                 f"{self.events.path}, column {column!r}: {self._no_times(column)}; others need `unit` or `format` in a schema"
             )
         return {"column": column, **kinds[column][1]} if kinds[column][1] else column
+
+    def _with_hours(self, names: list[str], kinds: Mapping[str, tuple[str, dict[str, str]] | None]) -> tuple[str, str]:
+        """The first column of times; where it holds days alone, the one that tells the hours of these days, or what is said of days."""
+        days = None
+        for name in names:
+            spec = TimeSpec.model_validate({"column": name, **kinds[name][1]})
+            try:
+                seconds = seconds_of(self.events.table[name], spec, str(self.events.path))
+            except ValueError:  # values that are missing or no times, which is said where the column is taken
+                seconds = None
+            has_hours = seconds is not None and (seconds % _DAY != 0).any()
+            if days is None and (seconds is None or has_hours):
+                break
+            if has_hours and (np.abs(seconds - days) < 2 * _DAY).all():
+                return name, ""
+            days = seconds if days is None else days
+        return names[
+            0
+        ], "" if days is None else "; days alone: no history holds what a user did before on the same day"
 
     def _key(self, role: str) -> str:
         """The user or the item: ids that come again."""
@@ -171,7 +196,11 @@ class _LogGuesser(Guesser):
         good += [n for n in fractions if self._is_called_code(n, self.events.values(n))]
         named = [name for name in self.events.named_ids(role) if name in good and (name in very or name in met)]
         if named:
-            return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
+            lacks = {name: self.events.table[name].null_count / rows for name in named}
+            best = min(named, key=lambda name: lacks[name] > 0.5)  # a session where most visitors are not known
+            why = f"by its name; {self.events.distinct[best]:,} different ones"
+            why += "" if best == named[0] else f"; {named[0]} has no value on {lacks[named[0]]:.1%} of the rows"
+            return self._take(role, best, why)
         other = self.events.named("user" if role == "item" else "item")
         described = self.found.items if role == "item" else self.found.users
         if described is not None:
@@ -231,6 +260,7 @@ class _LogGuesser(Guesser):
         named = {role: [n for n in self.events.named(role) if n in self.left] for role in ROLES}
         graded = [n for n in named["feedback_values"] if n not in binary and is_number(self.events.table[n].type)]
         actions = [n for n in named["feedback"] if n not in binary and 1 < self.events.distinct[n] <= 20]
+        actions = actions or [n for n in self.left if n not in binary and self._are_actions(n)]
         if "label" in self.given and self.given["label"] not in binary:
             graded = [self.given["label"]] if is_number(self.events.table[self.given["label"]].type) else graded
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
@@ -276,9 +306,15 @@ class _LogGuesser(Guesser):
         has_grades = not {*graded}.isdisjoint(self.events.called("grade"))
         return has_grades and label not in self.events.called("label") and not is_called_label(label)
 
+    def _are_actions(self, name: str) -> bool:
+        """Whether all values of a column are words for what users do, whatever it is called."""
+        if not is_text(self.events.table[name].type) or not 1 < self.events.distinct[name] <= 20:
+            return False
+        return {*map(_action, pc.unique(self.events.values(name)).to_pylist())} <= {*_ACTIONS, *_OTHER_ACTIONS}
+
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))
-        chosen = next((word for action in _ACTIONS for word in words if word.lower() == action), None)
+        chosen = next((word for action in _ACTIONS for word in words if _action(word) == action), None)
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
         if chosen is None:
@@ -393,18 +429,22 @@ class _LogGuesser(Guesser):
         """The columns of a table with the keys that they need; the catalogue's title and the categories are noted."""
         start, described = {"item": "items ", "user": "users "}.get(what, "") if sample is not self.events else "", {}
         texts = {}
-        for name in names:
-            values, distinct = sample.values(name), sample.distinct.get(name)
-            plain = name.lower().replace("_", "")
+        for column in names:
+            values, distinct = sample.values(column), sample.distinct.get(column)
+            name = f"row_{column}" if column == _IDS.get(what) else column
+            plain = column.lower().replace("_", "")
             category = distinct is not None and distinct <= max(50, len(values) / 2)
             if not len(values) or (distinct is not None and distinct < 2 and len(values) > 1):
-                self._say(f"{start}left out", name, "one value only" if len(values) else "empty")
+                self._say(f"{start}left out", column, "one value only" if len(values) else "empty")
                 continue
-            described[name] = name
+            described[name] = column
             if is_text(values.type):
-                separator = " " if name in sample.of_words and _few_words(values) else self._separator(values, plain)
+                separator = " " if column in sample.of_words and _few_words(values) else self._separator(values, plain)
                 if separator is not None:
-                    described[name], why = {"column": name, "separator": separator}, f"lists, parted by {separator!r}"
+                    described[name], why = (
+                        {"column": column, "separator": separator},
+                        f"lists, parted by {separator!r}",
+                    )
                     category = True
                 else:
                     amounts = self._amounts(values, plain)
@@ -414,20 +454,23 @@ class _LogGuesser(Guesser):
             elif (
                 pa.types.is_integer(values.type)
                 and (distinct > _CODES or plain in _NUMBERS)
-                and not self._is_called_thing(name, values)
+                and not self._is_called_thing(column, values)
             ):
-                described[name], why, category = {"column": name, "type": "number"}, "numbers", False
+                described[name], why, category = {"column": column, "type": "number"}, "numbers", False
             else:
-                category = category and (not pa.types.is_floating(values.type) or self._is_called_thing(name, values))
+                category = category and (
+                    not pa.types.is_floating(values.type) or self._is_called_thing(column, values)
+                )
                 why = f"{distinct:,} codes" if category else "numbers"
             if pa.types.is_nested(values.type):
                 why, category = "lists", True
-            if category and described[name] == name and (is_text(values.type) or is_number(values.type)):
+            if category and described[name] == column and (is_text(values.type) or is_number(values.type)):
                 # said, so that a later file in which the codes look otherwise gives the same ids
-                described[name] = {"column": name, "type": "text" if is_text(values.type) else "integer"}
+                described[name] = {"column": column, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):
                 (self.found.item_categories if what == "item" else self.found.user_categories).append(name)
-            self._say(f"{start}{what if not start else 'column'}", name, why)
+            called = "" if name == column else f"; is called {name!r}: {column!r} are the ids"
+            self._say(f"{start}{what if not start else 'column'}", column, f"{why}{called}")
         if what == "item" and texts:
             known = [name for title in _TITLES for name in texts if name.lower().replace("_", "") == title]
             short = [name for name in texts if texts[name] <= 300]
@@ -444,6 +487,11 @@ class _LogGuesser(Guesser):
         known = pc.unique(_plain_ids(items.values(spec.get("item", self.columns["item"]))))
         found = pc.is_in(_plain_ids(self.events.values(self.columns["item"])), value_set=known)
         return 1.0 - pc.mean(found.cast(pa.int8())).as_py()
+
+
+def _action(word: str) -> str:
+    word = word.lower()
+    return word if word in _ACTIONS else word.removesuffix("s")  # carts, clicks and orders
 
 
 def _plain_ids(values: pa.Array) -> pa.Array:

@@ -22,7 +22,7 @@ _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
-    "viewer reader buyer shopper person deviceid sessionid session",
+    "viewer reader reviewerid reviewer buyer shopper person deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",

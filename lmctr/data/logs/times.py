@@ -15,7 +15,8 @@ from . import columns
 from .schema import TimeSpec
 
 UNITS = tuple(columns.PER_SECOND)
-FORMATS = tuple(
+_OF_SERVERS = ("%Y%m%d%H%M%S", "%a, %d %b %Y %H:%M:%S GMT", "%d/%b/%Y:%H:%M:%S +0000", "%a %b %d %H:%M:%S +0000 %Y")
+FORMATS = _OF_SERVERS + tuple(
     f"{date}{hours}"
     for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC")
     for date in (

@@ -27,6 +27,7 @@ from lmctr.data.reading import (
     csv_header,
     delimiter_of,
     first_not_utf8,
+    names_of_rows,
     parquet_files,
     parse_error,
     printable,
@@ -171,6 +172,7 @@ def _stream_csv(
                 block = block.lstrip(b"\r\n")
                 line = _first_line(block)
                 names, block = csv_header(pa.py_buffer(line), parse, path), block[len(line) :]
+                names = names_of_rows(names, block[: 1 << 16], writing.delimiter)
             if not done:
                 check_columns(names, wanted, str(path))
             if not block.strip():  # the header line alone
