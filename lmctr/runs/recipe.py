@@ -259,7 +259,12 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return files.parse_yaml(text, where)
     except ValueError as error:
-        raise RecipeError(str(error)) from error
+        quoted = (
+            f"""; a text that begins with {text[0]} stands in quotes of its own: {where} '"{text:.60}"'"""
+            if text[0] in "{["
+            else ""
+        )
+        raise RecipeError(f"{error}{quoted}") from error
 
 
 def _read_yaml(path: Path) -> Any:

@@ -232,7 +232,8 @@ class TextView(LogBatches):
                 raise
             event = int(events[error.row])
             user = self.log.user_ids[self.log.user[event]]
-            raise ValueError(f"sample at event {event} (user {user}): {error.reason}") from error
+            item = self.log.catalogue["item_id"][int(items[error.row])].as_py()
+            raise ValueError(f"sample at event {event} (user {user}, item {item}): {error.reason}") from error
 
 
 def unread_signal(name: str) -> ValueError:
