@@ -44,6 +44,7 @@ BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
 CANDIDATES = 128  # of a user and second behind one history
 _PLANNED = 8192  # of them, where they are texts
+_SHARED_FROM = 4  # of them, where they are texts; fewer are faster row by row in small models
 _WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
@@ -353,11 +354,11 @@ class JoinedRows:
         if scorer is None or not scorer.shares_prefix:
             return order
         groups = _of_same_history(order, queried)
-        several = (own[some] for own in groups if len(own) > 1 for some in blocks(len(own), _PLANNED))
+        several = (own[some] for own in groups if len(own) >= _SHARED_FROM for some in blocks(len(own), _PLANNED))
         for batch in grid_batches(several, len, CANDIDATES):
             asked = [view.of_one_history(queried.queries[group]) for group in batch]
             logits[np.concatenate(batch), 0] = torch.cat(scorer.score_samples(asked))
-        alone = [group for group in groups if len(group) == 1]
+        alone = [group for group in groups if len(group) < _SHARED_FROM]
         return np.concatenate(alone) if alone else order[:0]
 
     def _grids(self, order: np.ndarray, queried: Queried) -> Iterator[np.ndarray]:
