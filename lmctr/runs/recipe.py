@@ -259,7 +259,8 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return files.parse_yaml(text, where)
     except ValueError as error:
-        raise RecipeError(str(error)) from error
+        quoted = f"""; a text that begins with {text[:1]} stands in quotes of its own: {where} '"{text:.60}"'"""
+        raise RecipeError(f"{error}{quoted if text[:1] in ('{', '[') else ''}") from error
 
 
 def _read_yaml(path: Path) -> Any:

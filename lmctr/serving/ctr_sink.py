@@ -31,7 +31,7 @@ from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import whole_seconds
 
 from .prefix import EncodedPrefix, Pack, encode_prefix, score_packs
-from .registry import Request, RequestScorer
+from .registry import DEFAULT_MAX_TOKENS, Request, RequestScorer
 
 
 class _Rows(NamedTuple):
@@ -44,13 +44,15 @@ class _Rows(NamedTuple):
     similarity: np.ndarray | None  # (C, n)
     statistics: np.ndarray | None  # (C, Fs)
     number: np.ndarray  # (C,) of the first candidate that reads so in the request
+    start: int = 0  # of the user's behaviours among the events
+    end: int | None = None  # None: they are all
 
     def rows(self, chosen: np.ndarray) -> dict[str, Any]:
         """Keywords of `CTRSinkProcessor.assemble` for some candidates."""
         count, length = len(chosen), len(self.events.item)
         keywords = {
-            "start": np.zeros(count, dtype=np.int64),
-            "end": np.full(count, length, dtype=np.int64),
+            "start": np.full(count, self.start, dtype=np.int64),
+            "end": np.full(count, length if self.end is None else self.end, dtype=np.int64),
             "target": self.target[chosen],
             "time": np.full(count, self.time, dtype=np.int64),
         }
@@ -142,7 +144,7 @@ class CTRSinkScorer(RequestScorer):
     def score_many(
         self, asked: Sequence[tuple[Request, EncodedPrefix | None]]
     ) -> list[tuple[torch.Tensor, EncodedPrefix | None, int]]:
-        found, shared = [], []
+        found, shared, most = [], [], min((request.max_tokens for request, _ in asked), default=1)
         with self.inference():
             for request, encoded in asked:
                 rows, places = self._read(request)
@@ -154,15 +156,31 @@ class CTRSinkScorer(RequestScorer):
                     found.append((self._score_rows(rows, plan, request.max_tokens), places, encoded, 0))
                     continue
                 parts, kept, reencoded = self._shared_parts(rows, plan, encoded)
-                logits = torch.empty(len(rows.target))
-                shared += [(logits, chosen, pack) for chosen, pack in parts]
-                found.append((logits, places, kept, reencoded))
-            most = min((request.max_tokens for request, _ in asked), default=1)
-            for (logits, chosen, _), values in zip(
-                shared, score_packs(self.model, [pack for _, _, pack in shared], most)
-            ):
-                logits[torch.from_numpy(chosen)] = values
+                shared.append((torch.empty(len(rows.target)), parts))
+                found.append((shared[-1][0], places, kept, reencoded))
+            self._score_parts(shared, most)
         return [(logits[torch.from_numpy(places)], kept, again) for logits, places, kept, again in found]
+
+    def score_samples(self, asked: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+        """(C,) logits of samples of a view of texts that share a history, for each of `asked`, as `TextView.of_one_history` gives them; of a
+        model that shares prefixes."""
+        shared = []
+        with self.inference():
+            for samples in asked:
+                rows = _Rows(similarity=None, number=np.arange(len(samples["target"])), **samples)
+                parts, _, _ = self._shared_parts(rows, rows.plan(self.processor.settings), None)
+                shared.append((torch.empty(len(rows.target)), parts))
+            self._score_parts(shared, DEFAULT_MAX_TOKENS)
+        return [logits for logits, _ in shared]
+
+    def _score_parts(
+        self, shared: Sequence[tuple[torch.Tensor, Sequence[tuple[np.ndarray, Pack]]]], max_tokens: int
+    ) -> None:
+        """Fills in the logits of each of `shared`, whose parts run together."""
+        flat = [(logits, chosen, pack) for logits, parts in shared for chosen, pack in parts]
+        found = score_packs(self.model, [pack for _, _, pack in flat], max_tokens)
+        for (logits, chosen, _), values in zip(flat, found):
+            logits[torch.from_numpy(chosen)] = values
 
     def _shared_parts(
         self, rows: _Rows, plan: Plan, encoded: EncodedPrefix | None

@@ -90,9 +90,8 @@ class Work:
             with _lock:
                 is_step = not self.unit and any(work.unit for work in _open)
                 _open.append(self)
-            self.next = self.began + (
-                _LINES[0] if is_step else PATIENCE
-            )  # a short step leaves the lines to what is counted
+            # a short step leaves the lines to what is counted
+            self.next = self.began + (_LINES[0] if is_step else PATIENCE)
             self._ended = threading.Event()
             self._thread = None if self.unit else threading.Thread(target=self._watch, daemon=True)
             if self._thread is not None:

@@ -204,6 +204,12 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
         ),
         (lambda r: json.dumps({**r, "history": "none"}), "history must be a list of behaviours"),
         (lambda r: json.dumps({**r, "history": ["a"]}), "each behaviour of the history is an object"),
+        (lambda r: json.dumps({**r, "target": "x " * 999}), "line 3: target: the prompt's head and the target alone"),
+        (
+            lambda r: json.dumps({"history": [], "time": 1, "candidates": ["a", "x " * 999]}),
+            "line 3: candidates[1]: the prompt's head and the target alone",
+        ),
+        (lambda r: json.dumps({**r, "time": 0}), "line 3: history: behaviour 0 of the history has time"),
         (lambda r: json.dumps({**r, "time": 0}), "not before the target's time"),
         (lambda r: json.dumps({**r, "history": r["history"][::-1]}), "sort the history by time"),
         (lambda r: json.dumps({**r, "history": [{**r["history"][0], "feedback": "loved"}]}), "feedback 'loved'"),

@@ -254,6 +254,10 @@ def test_whole_numbers_are_fine_where_numbers_are_wanted(write):
             "model.backbone is 'some/model' .* not a group of keys; set --model.backbone",
         ),
         (("data.options", "[1"), "--data.options.* not valid YAML"),
+        (
+            ("data.prompt.item", "{title}[, {brand}]"),
+            """begins with { stands in quotes .*: --data.prompt.item '"{title}\\[, {brand}\\]"'""",
+        ),
         (("data..x", "1"), "--data..x: an empty key; give a group and a key, such as training.seed"),
     ],
 )

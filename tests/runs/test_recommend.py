@@ -14,6 +14,7 @@ from tiny_backbones import TINY_BERT
 import lmctr
 from lmctr.cli.main import main
 from lmctr.runs.answers import recommend
+from lmctr.runs.answers.joined import JoinedRows
 from lmctr.runs.inputs.sequence import SequenceInput
 
 TEXT = {"backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 200}}
@@ -21,6 +22,14 @@ STATISTICS = {"baselines": False, "statistics": "basic"}
 RECIPES = {
     "sequence": ({**STATISTICS, "tasks": ["label", "like"], "max_history_length": 5}, {"family": "din"}),
     "text": ({**STATISTICS, "num_behaviors": 3, "prompt": "generic/en"}, TEXT),
+    "decoder": (
+        {**STATISTICS, "num_behaviors": 3, "prompt": "generic/en"},
+        {**TEXT, "backbone": {**TINY_BERT, "model_type": "qwen2", "num_key_value_heads": 1}},
+    ),
+    "prefix": (
+        {"baselines": False, "num_behaviors": 3},
+        {**TEXT, "backbone": {**TINY_BERT, "initializer_range": 0.3}, "encoder_prefix": True},
+    ),
     "table": (STATISTICS, {"family": "deepfm", "embedding_dim": 4, "hidden_units": [8]}),
 }
 COLUMNS = "{user: who, item: what, time: at, label: click, scenario: place, extra_labels: {like: like}}"
@@ -70,6 +79,7 @@ def plain(run, frame, user, time, top, seen=False, candidates=None, place="home"
     pairs = {"who": [user] * len(left), "what": left, "at": [time] * len(left), "place": [place] * len(left)}
     with pytest.MonkeyPatch.context() as patch:  # a row of the model for each
         patch.setattr(SequenceInput, "shares_histories", False)
+        patch.setattr(JoinedRows, "_score_shared", lambda self, view, order, *_: order)
         logits = run.predict(pairs).reshape(len(left), -1)
     best = np.argsort(-logits[:, 0], kind="stable")[:top]
     return [left[number] for number in best], logits[best]
@@ -112,6 +122,23 @@ def test_candidates_of_a_user_and_second_share_a_history(runs, log, monkeypatch)
         patch.setattr(SequenceInput, "shares_histories", False)
         np.testing.assert_allclose(together, run.predict(rows), atol=1e-6)
     assert given[1].shape == (5,)
+
+
+@pytest.mark.parametrize("kind", ["text", "decoder", "prefix"])
+def test_texts_that_begin_alike_are_read_once(runs, log, monkeypatch, kind):
+    run, given = runs(kind), []
+    own = run.model.forward
+    monkeypatch.setattr(run.model, "forward", lambda **batch: given.extend(batch["input_ids"]) or own(**batch))
+    rows = {
+        "who": [107, 107] + [101] * 5,
+        "what": ["i1", "i2", "i1", "i2", "i3", "i5", "i4"],
+        "at": [NOW] * 6 + [NOW - 9],
+    }
+    together = run.predict(rows)
+    assert len(given) == (7 if kind == "text" else 3)  # the user's four at once go another way
+    monkeypatch.setattr(JoinedRows, "_score_shared", lambda self, view, order, *_: order)
+    np.testing.assert_allclose(together, run.predict(rows), atol=1e-5)
+    assert np.ptp(together) > 1e-3
 
 
 def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):

@@ -130,6 +130,19 @@ class TextView(LogBatches):
             arrays["statistics"] = self.statistics.of(events)
         return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
+    def of_one_history(self, events: np.ndarray) -> dict[str, Any]:
+        """Samples of one user and second as what they share and what is theirs, for who reads a history once for all of them."""
+        start, end = self.log.history_bounds(events[:1])
+        return {
+            "pieces": self.pieces,
+            "events": self.events,
+            "start": int(start[0]),
+            "end": int(end[0]),
+            "time": int(self.log.time[events[0]]),
+            "target": self.log.item[events].astype(np.int64) + self._target_offset,
+            "statistics": None if self.statistics is None else self.statistics.of(events),
+        }
+
     def columns(self) -> dict[str, dict[str, list[int] | None]]:
         reader = self.processor.statistics_reader
         return {} if reader is None else statistic_columns(reader.names, "statistics")
@@ -219,7 +232,8 @@ class TextView(LogBatches):
                 raise
             event = int(events[error.row])
             user = self.log.user_ids[self.log.user[event]]
-            raise ValueError(f"sample at event {event} (user {user}): {error.reason}") from error
+            item = self.log.catalogue["item_id"][int(items[error.row])].as_py()
+            raise ValueError(f"sample at event {event} (user {user}, item {item}): {error.reason}") from error
 
 
 def unread_signal(name: str) -> ValueError:

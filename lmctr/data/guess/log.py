@@ -173,9 +173,8 @@ class _LogGuesser(Guesser):
             if has_hours and (np.abs(seconds - days) < 2 * _DAY).all():
                 return name, ""
             days = seconds if days is None else days
-        return names[
-            0
-        ], "" if days is None else "; days alone: no history holds what a user did before on the same day"
+        alone = "; days alone: no history holds what a user did before on the same day"
+        return names[0], "" if days is None else alone
 
     def _key(self, role: str) -> str:
         """The user or the item: ids that come again."""

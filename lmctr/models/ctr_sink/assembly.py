@@ -296,7 +296,8 @@ def make_plan(
         raise RowError(
             wrong,
             f"the prompt's head and the target alone take {int(fixed[wrong])} tokens, more than max_length="
-            f"{settings.max_length}; raise max_length or shorten the prompt or the target's text",
+            f"{settings.max_length}; raise max_length, or shorten the prompt or the target's text (in the prompt's item template "
+            "{column:.200} reads 200 characters of a column at most)",
         )
     sink_discount = int(settings.sink_id is not None and not settings.trailing_sink)  # no sink after the last one
     if settings.layout == "fields":  # nor after the last one of each history

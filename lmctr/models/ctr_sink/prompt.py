@@ -19,6 +19,8 @@ from lmctr.utils.suggest import refuse_unknown, unknown_key_message
 _TARGET_FIELD, _VALUE_FIELD = "{item}", "{value}"
 # Tokens of an item template: doubled brackets and braces are literal, then the four signs, then plain text.
 _TEMPLATE_TOKENS = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{[^{}]*\}|[\[\]{}]|[^\[\]{}]+")
+_CUT = re.compile(r"(.*):\.([1-9][0-9]*)", re.DOTALL)  # a column and the most characters of it
+_WHOLE_WORDS = re.compile(r"(.*\S)\s", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class ItemTemplate:
     """Text of an item from its catalogue columns, for example `"{title}[ ({genres})]"`.
 
     A list value is joined with ", ", a missing value gives an empty text, and a part in square brackets is left out
-    when all its columns are empty. `[[`, `]]`, `{{`, `}}` stand for the signs themselves. The result is stripped.
+    when all its columns are empty. `{description:.200}` reads 200 characters at most, of a text with blanks whole words. `[[`, `]]`, `{{`, `}}` stand for
+    the signs themselves. The result is stripped.
 
     Raises:
         ValueError: brackets that do not match, a nested part, an empty column name, or no column at all.
@@ -61,7 +64,14 @@ class ItemTemplate:
     def __init__(self, template: str):
         self.template = template
         self._parts = self._parse(template)  # list of (optional?, list of (is column?, text))
-        self.columns = tuple(dict.fromkeys(t for _, items in self._parts for is_column, t in items if is_column))
+        self._most: dict[str, int] = {}  # characters, of the columns as they are written
+        self._names: dict[str, str] = {}
+        for written in (text for _, items in self._parts for is_column, text in items if is_column):
+            cut = _CUT.fullmatch(written)
+            self._names[written] = written if cut is None else cut[1].strip()
+            if cut is not None:
+                self._most[written] = int(cut[2])
+        self.columns = tuple(dict.fromkeys(self._names.values()))
         if not self.columns:
             raise ValueError(f"item template {template!r} names no column; write one as {{column}}")
 
@@ -95,7 +105,10 @@ class ItemTemplate:
 
     def fill(self, values: Mapping[str, Any]) -> str:
         """The text with the blanks at its ends."""
-        texts = {column: _value_text(values[column]) for column in self.columns}
+        texts = {
+            written: _shortened(_value_text(values[column]), self._most.get(written))
+            for written, column in self._names.items()
+        }
         out = []
         for optional, items in self._parts:
             if optional and not any(texts[t] for is_column, t in items if is_column):
@@ -143,6 +156,14 @@ def _value_text(value: Any) -> str:
     return str(value)
 
 
+def _shortened(text: str, most: int | None) -> str:
+    """The first characters, without the last word where that is cut and not the only one."""
+    if most is None or len(text) <= most:
+        return text
+    words = _WHOLE_WORDS.match(text[: most + 1])
+    return text[:most] if words is None else words[1]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """The texts of a prompt. A sample reads `head`, its behaviours (each: word, item text, `separator`, sink), `target`.
@@ -179,7 +200,8 @@ class Prompt:
         for key in ("name", "language", "item", "head", "separator", "target", "empty_history"):
             value = getattr(self, key)
             if not isinstance(value, str):
-                raise ValueError(f"prompt {self.name!r}: {key} must be a text, got {value!r}")
+                quoted = "; in YAML a text that begins with { stands in quotes" if isinstance(value, Mapping) else ""
+                raise ValueError(f"prompt {self.name!r}: {key} must be a text, got {value!r}{quoted}")
             check_text(value, f"prompt {self.name!a}: {key}")
         if self.target.count(_TARGET_FIELD) != 1:
             raise ValueError(f"prompt {self.name!r}: target must hold {{item}} once, got {self.target!r}")

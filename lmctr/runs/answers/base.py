@@ -59,8 +59,8 @@ class Answers(ABC):
     def process(self, rows: list[Row]) -> Any:
         """A batch of the model; raises `ValueError` for what the processor refuses."""
 
-    def in_words(self, error: str) -> str:
-        """The processor's message about a batch of one row, as one about the request."""
+    def in_words(self, error: str, row: Row) -> str:
+        """The processor's message about a batch of one row, as one about its request."""
         return error
 
     def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
@@ -91,7 +91,7 @@ class Answers(ABC):
                 try:
                     self.process([row])
                 except ValueError as error:
-                    raise ValueError(f"{row[0]}: {self.in_words(str(error))}") from error
+                    raise ValueError(f"{row[0]}: {self.in_words(str(error), row)}") from error
             raise
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -178,6 +178,15 @@ class TextAnswers(HistoryAnswers):
             times=[request["time"] for _, request, _ in rows],
         )
 
+    def in_words(self, error: str, row: Row) -> str:
+        _, request, (target,) = row
+        number = next(n for n, entry in enumerate(request["candidates"]) if entry is target)
+        place = "target" if request["single"] else f"candidates[{number}]"
+        own = {"row 0: behaviour": "history: behaviour", "row 0": place, "targets[0]": place, "times[0]": "time"}
+        for name, words in (own | {"histories[0]": "history"}).items():
+            error = error.replace(name, words, 1)
+        return error
+
     def _with_similarity(self, history: list[dict[str, Any]], target: dict[str, Any]) -> list[dict[str, Any]]:
         cosines = self.similarity(history, [target])
         if cosines is None:
@@ -241,7 +250,7 @@ class EventAnswers(HistoryAnswers):
             [request["time"] for _, request, _ in rows],
         )
 
-    def in_words(self, error: str) -> str:
+    def in_words(self, error: str, row: Row) -> str:
         for long, short in (
             ("histories: row 0, event", "history: event"),
             ("candidates: row 0, ", "candidates: "),

@@ -36,7 +36,7 @@ class ImpressionAnswers(Answers):
         self.examples = merged_examples([self.examples, self.processor.unknown_examples])
         return batch
 
-    def in_words(self, error: str) -> str:
+    def in_words(self, error: str, row: Row) -> str:
         of_ads = error.removeprefix("ads of user 0: ")
         if of_ads != error:
             return f"ads: {by_place(of_ads, 'ads')}"

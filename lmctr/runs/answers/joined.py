@@ -31,6 +31,7 @@ from lmctr.runs.folder import LOG_STATISTICS, RECIPE, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
+from lmctr.serving import scorer_for
 from lmctr.utils.arrow import is_text
 from lmctr.utils.files import parse_json
 from lmctr.utils.ragged import blocks, padded_grids
@@ -42,6 +43,8 @@ from .tables import Block, bad_rows, check_id_column, copied
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
 CANDIDATES = 128  # of a user and second behind one history
+_PLANNED = 8192  # of them, where they are texts
+_SHARED_FROM = 4  # of them, where they are texts; fewer are faster row by row in small models
 _WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
@@ -335,6 +338,7 @@ class JoinedRows:
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
         logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)
         with evaluation_mode(self.model), torch.inference_mode():
+            order = self._score_shared(view.view, order, queried, logits)
             for grid in self._grids(order, queried):
                 inputs = {key: value.to(self.model.device) for key, value in view.query_batch(grid).items()}
                 found = self.model(**inputs).logits.float().cpu().numpy().reshape(*grid.shape, -1)
@@ -344,23 +348,38 @@ class JoinedRows:
         self.limits.add(counts, examples)
         return logits
 
+    def _score_shared(self, view: Any, order: np.ndarray, queried: Queried, logits: np.ndarray) -> np.ndarray:
+        """Fills in the logits of queries whose texts begin alike, where the model reads that once; gives the others, in their order."""
+        scorer = scorer_for(self.model, self.processor) if self.processor.request_kind == "text" else None
+        if scorer is None or not scorer.shares_prefix:
+            return order
+        groups = _of_same_history(order, queried)
+        several = (own[some] for own in groups if len(own) >= _SHARED_FROM for some in blocks(len(own), _PLANNED))
+        for batch in grid_batches(several, len, CANDIDATES):
+            asked = [view.of_one_history(queried.queries[group]) for group in batch]
+            logits[np.concatenate(batch), 0] = torch.cat(scorer.score_samples(asked))
+        alone = [group for group in groups if len(group) < _SHARED_FROM]
+        return np.concatenate(alone) if alone else order[:0]
+
     def _grids(self, order: np.ndarray, queried: Queried) -> Iterator[np.ndarray]:
         """Batches of queries by their numbers: (B,), or, where several of a user and second share a history, (B, C) with -1 for none."""
-        shared = self.kind.shares_histories
-        if shared:
-            events = queried.queries[order]
-            asked = np.stack([queried.log.user[events], queried.log.time[events]])
-            _, first, owner = np.unique(asked, axis=1, return_index=True, return_inverse=True)
-            shared = len(first) < len(order)
-        if not shared:
+        groups = _of_same_history(order, queried) if self.kind.shares_histories else []
+        if len(groups) in (0, len(order)):
             yield from (order[some] for some in blocks(len(order), self.batch_size))
             return
-        of_same = order[np.argsort(first[owner], kind="stable")]  # the longest histories stay first
-        groups = np.split(of_same, np.cumsum(np.bincount(first[owner], minlength=len(order)))[np.sort(first)][:-1])
         rows = (group[some] for group in groups for some in blocks(len(group), CANDIDATES))
         for batch in grid_batches(rows, len, self.batch_size):
             grids, is_query = padded_grids({"query": np.concatenate(batch)}, np.array([*map(len, batch)]))
             yield np.where(is_query, grids["query"], -1)
+
+
+def _of_same_history(order: np.ndarray, queried: Queried) -> list[np.ndarray]:
+    """Queries by their user and second, each group where its first stands."""
+    events = queried.queries[order]
+    asked = np.stack([queried.log.user[events], queried.log.time[events]])
+    _, first, owner = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+    of_same = order[np.argsort(first[owner], kind="stable")]  # the longest histories stay first
+    return np.split(of_same, np.cumsum(np.bincount(first[owner], minlength=len(order)))[np.sort(first)][:-1])
 
 
 def _of_one(error: ValueError, row: int) -> ValueError:

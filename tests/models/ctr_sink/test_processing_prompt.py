@@ -22,6 +22,7 @@ CATALOGUE = pa.table(
         ("{title}[ ({genres})]", ["Heat (Action, Crime)", "(Drama)", "", "Alien"]),
         ("{title} - {year}", ["Heat - 1995", "-", "- 2000", "Alien - 1979"]),
         ("[[{title}]] {{x}}", ["[Heat] {x}", "[] {x}", "[] {x}", "[Alien] {x}"]),
+        ("{genres:.10}|{title:.3}", ["Action,|Hea", "Drama|", "|", "|Ali"]),
         ("[{title}[", None),
         ("{title}]", None),
         ("{title", None),
@@ -38,9 +39,18 @@ def test_item_templates(template, texts):
         assert ItemTemplate(template).render_table(CATALOGUE) == texts
 
 
-def test_a_missing_column_is_named():
+@pytest.mark.parametrize("template", ["{tilte}", "{tilte:.5}"])
+def test_a_missing_column_is_named(template):
     with pytest.raises(ValueError, match=r"unknown key 'tilte'.*did you mean 'title'\? columns of the catalogue"):
-        ItemTemplate("{tilte}").render_table(CATALOGUE)
+        ItemTemplate(template).render_table(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("most", "text"), [(1, "o"), (4, "one"), (6, "one"), (7, "one\ntwo"), (8, "one\ntwo"), (99, "one\ntwo  愛の物語")]
+)
+def test_long_texts_are_cut_between_words(most, text):
+    assert ItemTemplate(f"{{d:.{most}}}").fill({"d": "one\ntwo  愛の物語"}) == text
+    assert ItemTemplate("{d:.2}{d}").fill({"d": "愛の物"}) == "愛の愛の物"
 
 
 def test_the_same_items_have_the_same_texts_from_a_file_of_float32():
@@ -95,6 +105,10 @@ def test_prompts_from_files_and_values(tmp_path):
             r"word of 'a' may hold \{value\} only",
         ),
         ({"base": "generic/en", "item": "x"}, "names no column"),
+        (
+            {"base": "generic/en", "item": {"title": None}},
+            r"item must be a text, got \{'title': None\}; .* stands in quotes",
+        ),
         (3, "prompt must be a name"),
     ],
 )
