@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmctr.utils.options import check_port, option
+from lmctr.utils.options import DEVICE, check_port, option
 
 EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 EMBEDDINGS = "embeddings"
@@ -90,7 +90,7 @@ class DemoOptions:
     )
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 7860)
-    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    device: str | None = option(DEVICE, None)
     users: int | None = option(
         "how many users (rows, impressions) of the run's test part to choose from (default 20; none in a Space, where all see them)",
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import check_counts, check_port, option
+from lmctr.utils.options import DEVICE, check_counts, check_port, option
 
 
 @dataclass
@@ -16,7 +16,7 @@ class ServeOptions:
     run: str = option("folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True)
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 8000)
-    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    device: str | None = option(DEVICE, None)
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
     workers: int | None = option(
         "threads that score, each a batch of its own (default: on a CPU one for each core, 4 at most; else 1)", None

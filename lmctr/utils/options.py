@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any
 
+DEVICE = "cpu, cuda, cuda:1, ... (default: cuda where there is one)"
+"""What `--device` accepts."""
+
 
 def option(
     says: str,

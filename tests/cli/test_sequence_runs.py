@@ -403,20 +403,18 @@ def test_what_the_answers_of_several_runs_hang_on(trained, tmp_path, capsys):
     assert pictures == ["importance_comparison_astro-label", "importance_comparison_twin-label"]
 
 
-def test_importance_of_ads_of_impressions_is_refused(tmp_path, capsys):
-    recipe = {"data": {"name": "synthetic_cascade"}, "model": {"family": "retrieval_mlp"}}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+@pytest.mark.parametrize(
+    ("measure", "data", "family", "words"),
+    [
+        ("behaviors", "synthetic_table", "dnn", "has no event sequences"),
+        ("importance", "synthetic_cascade", "retrieval_mlp", "scores ads of impressions"),
+    ],
+)
+def test_other_families_are_refused(tmp_path, capsys, measure, data, family, words):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"data": {"name": data}, "model": {"family": family}}))
     (tmp_path / "metrics.json").write_text("{}")
-    (tmp_path / "config.json").write_text('{"model_type": "retrieval_mlp"}')
-    assert "scores ads of impressions" in error_of(capsys, "analyze", "importance", tmp_path)
-
-
-def test_attention_of_other_families_is_refused(tmp_path, capsys):
-    recipe = {"data": {"name": "synthetic_table"}, "model": {"family": "dnn"}}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    (tmp_path / "metrics.json").write_text("{}")
-    (tmp_path / "config.json").write_text('{"model_type": "dnn"}')
-    assert "has no event sequences" in error_of(capsys, "analyze", "behaviors", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    assert words in error_of(capsys, "analyze", measure, tmp_path)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import check_counts, option
+from lmctr.utils.options import DEVICE, check_counts, option
 
 
 @dataclass
@@ -45,7 +45,7 @@ class PredictOptions:
     allow_unknown: bool = option(
         "score although nearly all values of a field, or items or words of requests, are unknown", False
     )
-    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    device: str | None = option(DEVICE, None)
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class RecommendOptions:
     output: str = option(".csv, .parquet or JSON lines file, or - for standard output (default)", "-", metavar="FILE")
     batch_size: int | None = option("pairs of a user and an item per forward pass (default 256)", None)
     allow_unknown: bool = option("rank although nearly all users or items are unknown", False)
-    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    device: str | None = option(DEVICE, None)
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmctr.utils.options import given, option
+from lmctr.utils.options import DEVICE, given, option
 
 _RUN = "run folder; or another folder that from_pretrained loads or a Hub id (user/name[@revision]), with --data.name and what else its data need"
 _FAT = "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])"
@@ -31,7 +31,7 @@ class SampleOptions(AnalysisOptions):
     num_samples: int = option("samples, drawn at random", 2048, metavar="N")
     seed: int = option("seed of that draw", 0)
     batch_size: int = option("samples at a time", 512, metavar="B")
-    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    device: str | None = option(DEVICE, None)
 
 
 @dataclass(kw_only=True)
