@@ -162,6 +162,16 @@ def test_numbers_with_signs_of_thousands_in_logs_are_said(tmp_path):
     assert guess.title is None
 
 
+def test_texts_that_the_prompt_leaves_out_are_said(tmp_path):
+    items = {"item_id": list(range(120)), "title": [f"Thing {row}" for row in range(120)]}
+    items["about"] = [f"Thing {row} is long told about" for row in range(120)]
+    guess = guess_log(write(tmp_path / "e.csv", table()), write(tmp_path / "i.csv", items))
+    assert guess.title == "title"
+    (said,) = [found for found in guess.guesses if found.role == "items not in prompt"]
+    assert said.column == "about"
+    assert "{about:.200} in data.prompt.item" in said.why
+
+
 def test_json_lines_by_the_name_of_json(tmp_path):
     guess, _ = guessed(tmp_path / "reviews.jsonl", table())
     for name in ("reviews.json", "reviews.json.gz"):
