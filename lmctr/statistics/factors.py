@@ -141,9 +141,14 @@ def _scores(
             running = np.zeros((len(own) + 1, len(_ROW) + NUM_FACTORS))
             np.cumsum(np.hstack([_products(seen), left[own, None] * seen]), axis=0, out=running[1:])
             shift = np.repeat(offsets_from_lengths(lengths)[:-1] - lows, counts)
-            sums = running[ends[events] + shift] - running[starts[events] + shift]
+            bounds = np.stack([starts[events], ends[events]]) + shift
+            is_first = (np.diff(bounds, prepend=-1) != 0).any(
+                0
+            )  # events behind it have read the same, as candidates of a second
+            low, high = bounds[:, is_first]
+            sums = running[high] - running[low]
             of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
-            found[events] = (of_users * factors[item[events]]).sum(1)
+            found[events] = (of_users[np.cumsum(is_first) - 1] * factors[item[events]]).sum(1)
     return found, factors
 
 

@@ -40,7 +40,7 @@ from lmctr.utils.suggest import first_quoted
 from .base import grid_batches
 from .tables import Block, bad_rows, check_id_column, copied
 
-BATCH_SIZE = 256
+BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
 CANDIDATES = 128  # of a user and second behind one history
 _PLANNED = 8192  # of them, where they are texts
@@ -155,7 +155,8 @@ class JoinedRows:
                 "predict --help)"
             )
         self.folder, self.model, self.processor, self.skip = folder, model, processor, skip
-        self.batch_size, self.unknown = batch_size or BATCH_SIZE, {}
+        default = OF_TABLES if processor.request_kind == "table" else BATCH_SIZE
+        self.batch_size, self.unknown = batch_size or default, {}
         self.limits, self.allow_unknown = UnknownValues(processor, folder.unknown_shares()), allow_unknown
         recipe = load_recipe(folder.path / RECIPE)
         recipe = recipe if log is None else load_recipe(recipe.resolved(), _overrides(recipe.data, log))

@@ -37,7 +37,8 @@ class PredictOptions:
     )
     id_column: str | None = option("tables: column of the input to copy to the output", None, metavar="COLUMN")
     batch_size: int | None = option(
-        "rows (request x candidate) per forward pass (default 64; tables and impressions: 4096)", None
+        "rows (request x candidate) per forward pass (default 64; tables and impressions: 4096; rows joined with a log: 256, of tables 1024)",
+        None,
     )
     max_tokens: int | None = option(
         "where a line's candidates share its history: most positions per forward pass (default 8192)", None
@@ -83,7 +84,7 @@ class RecommendOptions:
         metavar="LOG",
     )
     output: str = option(".csv, .parquet or JSON lines file, or - for standard output (default)", "-", metavar="FILE")
-    batch_size: int | None = option("pairs of a user and an item per forward pass (default 256)", None)
+    batch_size: int | None = option("pairs of a user and an item per forward pass (default 256; tables: 1024)", None)
     allow_unknown: bool = option("rank although nearly all users or items are unknown", False)
     device: str | None = option(DEVICE, None)
     dtype: str | None = option("precision of weights and scores (default: as stored)", None, choices=PRECISIONS)
