@@ -142,9 +142,8 @@ def _scores(
             np.cumsum(np.hstack([_products(seen), left[own, None] * seen]), axis=0, out=running[1:])
             shift = np.repeat(offsets_from_lengths(lengths)[:-1] - lows, counts)
             bounds = np.stack([starts[events], ends[events]]) + shift
-            is_first = (np.diff(bounds, prepend=-1) != 0).any(
-                0
-            )  # events behind it have read the same, as candidates of a second
+            # events behind the first have read the same, as candidates of a second
+            is_first = (np.diff(bounds, prepend=-1) != 0).any(0)
             low, high = bounds[:, is_first]
             sums = running[high] - running[low]
             of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
