@@ -40,8 +40,8 @@ class TabularView(StoreBatches):
         for field in self.processor.ordered_fields():
             named[field.name] = {key: [places[field.kind]] for key in _KEYS_OF[field.kind]}
             places[field.kind] += 1
-        read = [named[name].get("numeric_values") for name in (reader.names if reader else ()) if name in named]
-        statistics = [place for places in read if places for place in places]
+        names = reader.names if reader else ()
+        statistics = [place for name in names for place in named.get(name, {}).get("numeric_values", ())]
         return {ALL_STATISTICS: {"numeric_values": statistics}, **named} if len(statistics) > 1 else named
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:

@@ -148,8 +148,9 @@ class TextView(LogBatches):
         return {} if reader is None else statistic_columns(reader.names, "statistics")
 
     def shuffled(self, rows: np.ndarray, order: np.ndarray) -> Iterator[tuple[str | None, dict[str, torch.Tensor]]]:
-        (_, batch), *more = super().shuffled(rows, order)
-        yield from ((None, batch), *more)
+        batches = [*super().shuffled(rows, order)]
+        yield from batches
+        _, batch = batches[0]
         for name, histories, items in (("history", rows[order], rows), ("item", rows, rows[order])):
             arrays = self._call(self.processor.assemble, histories, items)
             texts = {key: torch.from_numpy(values) for key, values in arrays.items() if key in batch}

@@ -476,7 +476,8 @@ class _LogGuesser(Guesser):
             self.found.title = (known or sorted(short, key=texts.get, reverse=True) or [None])[0]
             if self.found.title in self.found.item_categories:
                 self.found.item_categories.remove(self.found.title)
-            for name in [name for name in texts if name != self.found.title]:
+            texts.pop(self.found.title, None)
+            for name in texts:
                 read = f"the recipe of texts does not read it; {{{name}:.200}} in data.prompt.item would, 200 characters of it at most"
                 self._say("items not in prompt", name, read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
