@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -102,6 +101,4 @@ def _whole(values: pa.Array) -> pa.Array:
 
 
 def _lists(vectors: torch.Tensor) -> pa.Array:
-    flat = np.ascontiguousarray(vectors.float().cpu().numpy()).reshape(-1)
-    offsets = np.arange(0, flat.size + 1, vectors.shape[1], dtype=np.int64)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.float().cpu().numpy().ravel()), vectors.shape[1])
