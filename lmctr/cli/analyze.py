@@ -29,6 +29,7 @@ VERB = Actions(
         _measure(
             "importance", "what the answers hang on: columns, statistics, item and history shuffled", "importance"
         ),
+        _measure("next", "how much of what users took next the best items hold (runs of a log)", "next", None),
         _measure("rank", "effective rank of the representations, stage by stage (tabular families)", "tabular"),
         _measure("fields", "weights of field pairs (FAT)", "tabular", None),
         _measure("bound", "terms of the generalisation bound (FAT)", "tabular"),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
 from lmctr.utils.outside import entries
+
+if TYPE_CHECKING:
+    from lmctr.runs.answers.next_items import NextItems
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +155,31 @@ class Run:
         for warning in ranked.warnings:
             logger.warning(warning)
         return found
+
+    def next_items(
+        self,
+        part: str = "test",
+        top: int = 10,
+        *,
+        seen: bool = False,
+        num_users: int | None = None,
+        seed: int = 0,
+        items: Any = None,
+        time: Any = None,
+        log: str | Path | None = None,
+    ) -> NextItems:
+        """How much of what users of a part of the run's log took next `recommend` would have shown them, see [`~lmctr.runs.answers.next_items`].
+
+        Args:
+            part, top, num_users, seed: see there. seen, items, log: as of `recommend`.
+            time: a moment to rank at for all users; None: for each one the second of the first sample in the part.
+        """
+        from lmctr.runs.answers.next_items import next_items
+        from lmctr.runs.answers.recommend import BestItems
+
+        log = None if log is None else str(log)
+        ranked = BestItems(self.folder, self.model, self.processor, log, items, seen, time, name=self._name)
+        return next_items(ranked, part, top, num_users, seed)
 
     def embeddings(self) -> dict[str, pa.Table]:
         """What the model holds for each value of its fields: see [`~lmctr.runs.vectors.value_vectors`].

@@ -158,6 +158,114 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
     assert few.num_rows == 0
 
 
+def next_of(run, frame, first, top, seen, time=None, items=None):
+    """By user of the test part what the user took next, and the model's list, by loops."""
+    test = frame[frame["at"] >= max(first, time or 0)]
+    wanted, lists, count = {}, {}, 0
+    for user, own in test.groupby("who"):
+        at = int(own["at"].min()) if time is None else time
+        before = frame[frame["at"] < at]
+        own = set(own[own["click"] == 1]["what"]) & set(frame["what"] if items is None else items)
+        own -= set() if seen else set(before[before["who"] == user]["what"])
+        if own:
+            place = test[(test["who"] == user)]["place"].iloc[0]
+            wanted[user], lists[user] = own, plain(run, frame, user, at, top, seen, items, place)[0]
+            met = set(before["what"]) if items is None else set(items)
+            count += len(own - met)
+    return wanted, lists, count / sum(map(len, wanted.values()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("sequence", {}),
+        ("sequence", {"seen": True, "items": ["i3", "i25", "i7", "none", "i24"]}),
+        ("table", {"seen": True, "time": 1_700_850_000}),
+        ("decoder", {}),
+    ],
+)
+def test_what_users_took_next(runs, log, kind, options):
+    run, frame = runs(kind), log[1]
+    first = runs("sequence").folder.data()["split"]["times"]["test"][0]
+    wanted, lists, unmet = next_of(
+        run, frame, first, 3, options.get("seen", False), options.get("time"), options.get("items")
+    )
+    found = run.next_items(top=3, **options)
+    assert (found.num_users, found.shown, found.top) == (len(wanted), True, 3)
+    assert found.wanted == pytest.approx(np.mean([*map(len, wanted.values())]))
+    assert found.unmet == pytest.approx(unmet)
+    model = found.lists["model"]
+    hits = {user: [item in wanted[user] for item in lists[user]] for user in wanted}
+    assert model.recall == pytest.approx(np.mean([sum(hits[user]) / len(wanted[user]) for user in wanted]))
+    assert model.hit_rate == pytest.approx(np.mean([any(own) for own in hits.values()]))
+    assert 0 < model.hit_rate < 1
+    assert model.items == len({item for own in lists.values() for item in own})
+    gains = 1 / np.log2(np.arange(2, 5))
+    ndcg = [gains[: len(hits[user])] @ hits[user] / gains[: len(wanted[user])].sum() for user in wanted]
+    assert model.ndcg == pytest.approx(np.mean(ndcg))
+    plain_lists = {name: own.ndcg for name, own in found.lists.items() if name != "model"}
+    assert ("the user's most clicked" in plain_lists) is options.get("seen", False)
+    assert found.strongest == max(plain_lists, key=plain_lists.get)
+    assert found.difference == pytest.approx(model.ndcg - plain_lists[found.strongest])
+    assert found.low < found.difference < found.high
+    few = run.next_items(top=3, num_users=4, seed=1, **options)
+    assert few.num_users == 4
+
+
+def test_users_are_ranked_where_they_are(runs, log, monkeypatch):
+    """In the scenario of each one's first sample of the part, at its second."""
+    run, frame, given = runs("sequence"), log[1], []
+    own = recommend.BestItems.ranked
+    monkeypatch.setattr(
+        recommend.BestItems, "ranked", lambda self, asked, *rest: given.append(asked) or own(self, asked, *rest)
+    )
+    run.next_items("validation", top=1)
+    first = run.folder.data()["split"]["times"]["validation"][0]
+    for user, time, place in zip(*(list(given[0][name]) for name in ("user", "time", "scenario"))):
+        row = frame[(frame["at"] >= first) & (frame["who"] == user.as_py())].iloc[0]
+        assert (row["at"], row["place"]) == (time, ["home", "search"][place])
+    assert len({*given[0]["scenario"]}) == 2
+
+
+def test_plain_lists_of_what_users_took_next(runs, log):
+    """The most clicked items, against a count of rows."""
+    run, frame = runs("table"), log[1]
+    first = runs("sequence").folder.data()["split"]["times"]["test"][0]
+    wanted, _, _ = next_of(run, frame, first, 2, False)
+    test, hits = frame[frame["at"] >= first], []
+    for user, own in wanted.items():
+        before = frame[frame["at"] < test[test["who"] == user]["at"].min()]
+        counts = before[before["click"] == 1]["what"].value_counts()
+        left = [
+            item for item in dict.fromkeys(before["what"]) if item not in set(before[before["who"] == user]["what"])
+        ]
+        best = sorted(left, key=lambda item: -counts.get(item, 0))[:2]
+        hits.append(len(own & set(best)) / len(own))
+    found = run.next_items(top=2).lists["most clicked"]
+    assert found.recall == pytest.approx(np.mean(hits))
+    assert found.recall > 0
+
+
+def test_the_measure_of_runs(runs, log, tmp_path, capsys):
+    folders = [str(runs(kind).path) for kind in ("sequence", "table")]
+    assert (
+        main(["analyze", "next", *folders, "--top", "3", "--seen", "--num-users", "9", "--output", str(tmp_path)]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"sequence: test: 9 users, [0-9]+ items ranked for each; of the [0-9.]+ that one took next", printed
+    )
+    assert re.search(r"the user's most clicked +0\.[0-9]{4} +0\.[0-9]{4} +0\.[0-9]{4} +[0-9]+\n", printed)
+    rows = list(csv.DictReader((tmp_path / "next_comparison.csv").read_text().splitlines()))
+    assert [(row["run"], row["list"]) for row in rows[:2]] == [("sequence", "model"), ("sequence", "most clicked")]
+    content = yaml.safe_load((tmp_path / "next_comparison.json").read_text())
+    assert content["runs"][1]["lists"]["model"]["recall"] == pytest.approx(float(rows[4]["recall"]))
+    assert main(["analyze", "next", folders[0], "--top", "0"]) == 2
+    assert "--top must be at least 1" in capsys.readouterr().err
+    assert main(["analyze", "next", folders[0], "--time", "1700899999"]) == 2
+    assert "test: no user of its" in capsys.readouterr().err
+
+
 def test_the_command_writes_them(runs, log, tmp_path, capsys):
     run = runs("text")
     users, items = tmp_path / "users.csv", tmp_path / "items.csv"

@@ -61,20 +61,21 @@ class BestItems(JoinedRows):
                 "or requests by lmctr predict"
             )
         super().__init__(folder, model, processor, log, **options)
-        self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else _second(time)
-        self.seen, self._given = seen, items
+        self.time = None if time is None else _second(time)
+        self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
+        self.seen, self.items = seen, items
 
     @cached_property
-    def _candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
         """Ids (C,) of all candidates, their rows in the catalogue (-1: none), and from when on each is one, in order of that."""
         log = self.log
         catalogue = log.catalogue["item_id"].combine_chunks()
-        if self._given is None:
+        if self.items is None:
             since = np.full(len(catalogue), np.iinfo(np.int64).max)
             np.minimum.at(since, log.item[log.seen], log.time[log.seen] + 1)  # known from the next second on
             rows = np.argsort(since, kind="stable")[: np.count_nonzero(since < np.iinfo(np.int64).max)]
             return catalogue.take(pa.array(rows)), rows, since[rows]
-        given = self._given
+        given = self.items
         if _is_list(given):
             given = {self.names.item: pa.array(given)}
         found = columns_of(given)
@@ -90,16 +91,19 @@ class BestItems(JoinedRows):
         rows = columns.item_rows(ids, self.names.item, None, catalogue, missing=-1).astype(np.int64)
         return ids, rows, np.zeros(len(ids), dtype=np.int64)
 
-    def _candidates_of(self, user: int, time: int) -> np.ndarray:
+    def candidates_of(self, user: int, time: int) -> np.ndarray:
         """Places of the candidates of a user, -1 of one that the log has not, at a time."""
-        _, rows, since = self._candidates
+        _, rows, since = self.candidates
         places = np.arange(np.searchsorted(since, time, side="right"))
         if self.seen or user < 0:
             return places
+        return places[~np.isin(rows[places], self.met(user, time))]
+
+    def met(self, user: int, time: int) -> np.ndarray:
+        """The items of a user's events before a time."""
         log = self.log
         events = np.arange(log.offsets[user], log.seen_end[user])
-        met = log.item[events[log.time[events] < time]]
-        return places[~np.isin(rows[places], met)]
+        return log.item[events[log.time[events] < time]]
 
     def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, list], np.ndarray]]:
         """The best `top` items of each row, some rows after the other, in order; fewer where there are fewer candidates: columns (the row, where
@@ -120,33 +124,43 @@ class BestItems(JoinedRows):
         if _is_list(users):
             self._wanted([])
             users = {self.names.user: pa.array(users)}
+        ids = self.candidates[0]
         for rows in rows_of(users, self._wanted(columns_of(users), None, ("user",)), reading=self.names.reading):
             where = rows.source or "users"
-            for ids, logits in self._best_of(rows, top):
-                row = ids.pop("row")
-                yield ({"row": row} if has_rows else {}) | ids, logits
+            asked = self._read_who(rows, self.at)
+            user = pa.array(asked["user"])
+            user = user.dictionary_decode() if pa.types.is_dictionary(user.type) else user
+            known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
+            for owner, places, rank, logits in self.ranked(asked, known, top):
+                found = {
+                    self.names.user: _taken(user, owner),
+                    "rank": rank,
+                    self.names.item: _taken(ids, places),
+                }
+                found = {"row": rows.first + owner, **found} if has_rows else found
+                yield {name: values.tolist() for name, values in found.items()}, logits
             # rare items are candidates as well as others: no word about these
             self.limits.check(where, self.allow_unknown)
             self.warnings = [*self._lacking(where), *self._unmet(where)]
 
-    def _best_of(self, rows: Rows, top: int) -> Iterator[tuple[dict[str, list], np.ndarray]]:
-        asked = self._read_who(rows, self.at)
-        user = pa.array(asked["user"])
-        user = user.dictionary_decode() if pa.types.is_dictionary(user.type) else user
-        known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
+    def ranked(
+        self, asked: dict[str, Any], user: np.ndarray, top: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """The best of each row of `asked`, which is what [`with_queries`][lmctr.data.logs.queries.with_queries] takes beside items, some rows after the
+        other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
         waiting: list[tuple[int, np.ndarray]] = []
         pairs = 0
-        for row, (code, time) in enumerate(zip(known, asked["time"])):
-            waiting.append((row, self._candidates_of(int(code), int(time))))
+        for row, (code, time) in enumerate(zip(user, asked["time"])):
+            waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
-            if pairs >= PAIRS or row == len(rows) - 1:
-                yield self._ranked(asked, user, rows.first, waiting, top)
+            if pairs >= PAIRS or row == len(user) - 1:
+                yield self._ranked(asked, waiting, top)
                 waiting, pairs = [], 0
 
     def _ranked(
-        self, asked: dict[str, Any], user: pa.Array, first: int, waiting: list[tuple[int, np.ndarray]], top: int
-    ) -> tuple[dict[str, list], np.ndarray]:
-        ids = self._candidates[0]
+        self, asked: dict[str, Any], waiting: list[tuple[int, np.ndarray]], top: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        ids = self.candidates[0]
         owner = np.repeat([row for row, _ in waiting], [len(places) for _, places in waiting])
         places = np.concatenate([places for _, places in waiting])
         parts = []
@@ -159,13 +173,7 @@ class BestItems(JoinedRows):
         begins = np.searchsorted(owner[order], owner[order])
         rank = np.arange(len(order)) - begins + 1
         order, rank = order[rank <= top], rank[rank <= top]
-        found = {
-            "row": first + owner[order],
-            self.names.user: _taken(user, owner[order]),
-            "rank": rank,
-            self.names.item: _taken(ids, places[order]),
-        }
-        return {name: values.tolist() for name, values in found.items()}, logits[order]
+        return owner[order], places[order], rank, logits[order]
 
     def hint(self) -> str | None:
         """A word about items that users come back to, where these are left out."""

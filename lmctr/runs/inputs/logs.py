@@ -50,13 +50,11 @@ class LogInput(InputKind):
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     def load(self, scratch: Path | None = None) -> None:
-        self.log = self.load_log()
+        self.load_log()
         self._split()
 
     def _split(self) -> None:
-        data = self.data
-        cut = {key: data[key] for key in ("fractions", "seed", "since")}
-        whole = split_log(self.log, rule=data["split"], **cut)
+        whole = self.log_parts()
         self.whole_train = whole.train
         limited = {part: self.limited(own, part, self._labels_of) for part, own in whole.items()}
         self.splits = dataclasses.replace(whole, **limited)
@@ -66,7 +64,13 @@ class LogInput(InputKind):
         options = dict(self.data["options"])
         if self.data["path"] is not None:
             options["path"] = self.data["path"]
-        return load_log(self.data["name"], **options)
+        self.log = load_log(self.data["name"], **options)
+        return self.log
+
+    def log_parts(self) -> Splits:
+        """The whole parts of the log of [`load_log`]."""
+        cut = {key: self.data[key] for key in ("fractions", "seed", "since")}
+        return split_log(self.log, rule=self.data["split"], **cut)
 
     @property
     def reads_other_users(self) -> bool:
@@ -102,10 +106,10 @@ class LogInput(InputKind):
 
     def _check_labels(self, parts: tuple[str, ...]) -> None:
         for part in parts:
-            labels = self._first_label()[self.splits[part]]
+            labels = self.first_label()[self.splits[part]]
             check_part(part, labels[labels >= 0])
 
-    def _first_label(self) -> np.ndarray:
+    def first_label(self) -> np.ndarray:
         """(E,) labels of the first task, which metrics without a task's name measure."""
         return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
 
@@ -127,18 +131,18 @@ class LogInput(InputKind):
         if not names:
             return None
         events = self.splits.train if self.data["negative_share"] is None else self.whole_train
-        return StatisticsReader.fit(self.log, events, names, label=self._first_label())
+        return StatisticsReader.fit(self.log, events, names, label=self.first_label())
 
     def feedback_labels(self) -> list[int] | None:
         """Label of each feedback code, where the code says it: all events of a code that may stand in histories have one label."""
-        codes, labels = self.log.feedback[self.log.seen], self._first_label()[self.log.seen]
+        codes, labels = self.log.feedback[self.log.seen], self.first_label()[self.log.seen]
         found = [np.unique(labels[codes == code]) for code in range(len(self.log.feedback_names))]
         return None if any(len(own) > 1 for own in found) else [int(own[0]) if len(own) else -1 for own in found]
 
     def save_beside(self, folder: Path, processor: Any) -> None:
         reader = getattr(processor, "statistics_reader", None)
         if reader is not None:
-            ItemStatistics.from_log(self.log, reader, label=self._first_label()).save(folder / ITEM_STATISTICS)
+            ItemStatistics.from_log(self.log, reader, label=self.first_label()).save(folder / ITEM_STATISTICS)
 
     def with_validation(self, folder: Path, is_first: bool) -> LogInput:
         other = type(self)(self.data, self.model_group)
@@ -170,7 +174,7 @@ class LogInput(InputKind):
             return self.linear_samples()
         events = np.sort(self._newest(events))
         reader = self.view.processor.statistics_reader
-        return self._samples(events, reader.of_events(self.log, events, label=self._first_label()))
+        return self._samples(events, reader.of_events(self.log, events, label=self.first_label()))
 
     def _newest(self, events: np.ndarray) -> np.ndarray:
         """Events that models are fitted on at once, in their order: of more than a million the newest."""
@@ -242,7 +246,7 @@ class LogInput(InputKind):
     @cached_property
     def results(self) -> LogResults:
         """Baselines and slices; they measure what the model's metrics measure, the first task."""
-        label = None if self.tasks[0] == "label" else self._first_label()
+        label = None if self.tasks[0] == "label" else self.first_label()
         splits = dataclasses.replace(self.splits, train=self.whole_train)
         return LogResults(self.log, splits, label, baseline_statistics(self.data))
 

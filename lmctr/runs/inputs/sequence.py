@@ -169,7 +169,7 @@ class SequenceInput(GoingOn, LogInput):
         reader = StatisticsReader(resolve_statistics(processor.statistics, self.log), processor.scaling.prior)
         events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
         values = np.full((self.log.num_events, len(processor.statistics)), np.nan, dtype=np.float32)
-        values[events] = reader.raw(self.log, events, label=self._first_label())
+        values[events] = reader.raw(self.log, events, label=self.first_label())
         for column, name in enumerate(processor.statistics):
             if name.endswith("_count"):
                 values[:, column] = np.log1p(values[:, column])

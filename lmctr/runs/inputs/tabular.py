@@ -176,6 +176,14 @@ class TabularInput(GoingOn, StoredInput):
         self._log_source()
         return self.log
 
+    def log_parts(self) -> Splits:
+        """The whole parts of the log of [`load_log`]."""
+        return self.log_splits
+
+    def first_label(self) -> np.ndarray:
+        """(E,) labels of the log."""
+        return self.log.label
+
     def open_queries(self, processor: Any, queried: Queried, run: RunContext) -> np.ndarray:
         """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers."""
         from lmctr.data.builders.movielens_table import movielens_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -90,8 +90,12 @@ class Measure(ABC):
         """
         return cls(options, say).run(getattr(options, "runs", None) or [options.run])
 
+    def opened(self, folder: RunFolder, recipe: Recipe) -> AbstractContextManager[Any]:
+        """What [`measure`] takes of a run, for the time of a block."""
+        return opened(folder, recipe, self.options.device)
+
     @abstractmethod
-    def measure(self, run: OpenedRun) -> Any:
+    def measure(self, run: Any) -> Any:
         """What one run gives."""
 
     @abstractmethod
@@ -113,7 +117,8 @@ class Measure(ABC):
     def run(self, runs: Sequence[str | Path]) -> Analysis:
         """One run after the other."""
         options = self.options
-        check_counts(options, ("num_samples", "batch_size", *(("top",) if hasattr(options, "top") else ())))
+        counts = ("num_samples", "num_users", "batch_size", "top")
+        check_counts(options, [name for name in counts if hasattr(options, name)])
         found = [RunFolder(local_folder(run)) for run in runs]
         recipes = [check_run(folder, self.input, options.overrides, str(run)) for folder, run in zip(found, runs)]
         names = [str(run) if is_hub_id(run) else name for run, name in zip(runs, run_names(found))]
@@ -123,7 +128,7 @@ class Measure(ABC):
         transformers.utils.logging.disable_progress_bar()
         results = {}
         for (name, folder), recipe, given in zip(folders.items(), recipes, runs):
-            with opened(folder, recipe, options.device) as run, Work(f"measuring {name}"), errors_of(given):
+            with errors_of(given), self.opened(folder, recipe) as run, Work(f"measuring {name}"):
                 results[name] = self.measure(run)
             self.say(self.text(name, results[name]))
         return self.write(results, folders, runs[0])

@@ -78,6 +78,30 @@ class ImportanceOptions(RunsOptions):
 
 
 @dataclass(kw_only=True)
+class NextOptions(AnalysisOptions):
+    """How much of what users took next stands in the lists of a run: all items that somebody met are ranked for each user of a part of the log, at the
+    second of the first sample there; recall, NDCG and hit rate beside the most clicked items, and item-to-item cosines. Writes next.json and next.csv;
+    with several runs next_comparison.json and so on."""
+
+    runs: list[str] = option(
+        "folder of a run whose data are a log of users, items and times", positional=True, metavar="RUN"
+    )
+    split: str = option("part of the data", "test", choices=("train", "validation", "test"))
+    top: int = option("items in a list", 10, metavar="N")
+    seen: bool = option("rank items too that a user has met before: where people come back to things", False)
+    num_users: int = option("users, drawn at random", 1000, metavar="N")
+    time: str | None = option(
+        "rank for all users at this moment, as the log writes times (default: when each one comes)", None
+    )
+    log: str | None = option("another file or schema of the run's log, where that has moved", None, metavar="LOG")
+    seed: int = option("seed of the draw of users", 0)
+    batch_size: int | None = option(
+        "pairs of a user and an item per forward pass (default 256; tables: 1024)", None, metavar="B"
+    )
+    device: str | None = option(DEVICE, None)
+
+
+@dataclass(kw_only=True)
 class RankOptions(RunsOptions):
     """Effective rank of each sample's representation at every stage of tabular runs: mean, interval and distribution. Writes rank.json,
     rank.csv, rank.png (curves), rank_distributions.png; with several runs rank_comparison.json and so on, with distributions per run."""
