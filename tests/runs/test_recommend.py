@@ -208,6 +208,8 @@ def test_what_users_took_next(runs, log, kind, options):
     assert found.strongest == max(plain_lists, key=plain_lists.get)
     assert found.difference == pytest.approx(model.ndcg - plain_lists[found.strongest])
     assert found.low < found.difference < found.high
+    with pytest.raises(ValueError, match="top: got 0, accepted"):
+        run.next_items(top=0)
     few = run.next_items(top=3, num_users=4, seed=1, **options)
     assert few.num_users == 4
 
@@ -260,6 +262,8 @@ def test_the_measure_of_runs(runs, log, tmp_path, capsys):
     assert [(row["run"], row["list"]) for row in rows[:2]] == [("sequence", "model"), ("sequence", "most clicked")]
     content = yaml.safe_load((tmp_path / "next_comparison.json").read_text())
     assert content["runs"][1]["lists"]["model"]["recall"] == pytest.approx(float(rows[4]["recall"]))
+    assert main(["analyze", "next", folders[1], "--num-users", "3", "--output", str(tmp_path)]) == 0
+    assert "had met before; --seen ranks such items too" in capsys.readouterr().err
     assert main(["analyze", "next", folders[0], "--top", "0"]) == 2
     assert "--top must be at least 1" in capsys.readouterr().err
     assert main(["analyze", "next", folders[0], "--time", "1700899999"]) == 2

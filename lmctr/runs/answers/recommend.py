@@ -116,8 +116,6 @@ class BestItems(JoinedRows):
         Raises:
             ValueError: a missing column; a row that cannot be read.
         """
-        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-            raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         has_rows = users is not None
         if users is None:
             users = self.log.user_ids
@@ -148,6 +146,8 @@ class BestItems(JoinedRows):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """The best of each row of `asked`, which is what [`with_queries`][lmctr.data.logs.queries.with_queries] takes beside items, some rows after the
         other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
+        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+            raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         waiting: list[tuple[int, np.ndarray]] = []
         pairs = 0
         for row, (code, time) in enumerate(zip(user, asked["time"])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,6 +33,8 @@ class _Next(Measure):
 
     def measure(self, run: BestItems) -> NextItems:
         options = self.options
+        if (hint := run.hint()) is not None:
+            print(f"warning: {hint}", file=sys.stderr)
         return next_items(run, options.split, options.top, options.num_users, options.seed)
 
     def text(self, name: str, found: NextItems) -> str:
