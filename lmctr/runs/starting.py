@@ -101,6 +101,9 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     say(f"  lmctr predict {_run(folder, last)} --input impressions.csv --output scores.csv")
     if not is_table:
         say(f"  lmctr recommend {_run(folder, last)} --top 10 --output best.csv    # for each user")
+    if "negatives" in guess.schema:
+        come_back = " --seen" * (guess.repeat_share >= _REPEATS)
+        say(f"  lmctr analyze next {_run(folder, last)}{come_back}    # what such lists hold of what users took next")
     return 0
 
 

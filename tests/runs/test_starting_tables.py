@@ -73,6 +73,12 @@ def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, ca
     ]
     pd.DataFrame(log | {"title": [f"film {item}" for item in log["item"]]}).to_csv("titled.csv", index=False)
     assert told("titled.csv")[1] == "lmctr train titled/ctr_sink.yaml"
+    measure = "lmctr analyze next runs/hstu{}    # what such lists hold of what users took next"
+    plays = pd.DataFrame(log).drop(columns="click")
+    plays.to_csv("plays.csv", index=False)
+    assert told("plays.csv", "--negatives", "2")[-1] == measure.format(" --seen")  # people come back to things
+    plays.assign(item=np.arange(ROWS) // 90).to_csv("once.csv", index=False)
+    assert told("once.csv", "--negatives", "2")[-1] == measure.format("")
 
 
 def test_a_second_file_does_not_meet_the_runs_of_the_first(clicks, capsys):
