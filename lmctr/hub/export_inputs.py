@@ -1,4 +1,4 @@
-"""What an exported graph takes: the axes of each input, and random batches to trace it and to compare it with."""
+"""What an exported graph takes: what its columns are called, and random batches to trace it and to compare it with."""
 
 from __future__ import annotations
 
@@ -7,80 +7,7 @@ from typing import Any
 import torch
 
 from lmctr.models.common.configuration import CTRConfig
-from lmctr.models.families import family_of
-
-Axes = dict[str, tuple[str | int, ...]]
-
-
-def input_shapes(config: CTRConfig) -> Axes:
-    """The axes of each input by its name: "batch", "length" or "candidates" where it varies, else its size.
-
-    Raises:
-        ValueError: a kind of input that is not known.
-    """
-    kind = family_of(config.model_type).input
-    kinds = {"text": _text, "tabular": _tabular, "sequence": _sequence, "impressions": _impressions}
-    if kind not in kinds:
-        raise ValueError(f"model_type {config.model_type!r} reads {kind!r}; exported are {', '.join(kinds)}")
-    return kinds[kind](config)
-
-
-def _kept(axes: Axes) -> Axes:
-    """Without the inputs that have no column."""
-    return {name: shape for name, shape in axes.items() if 0 not in shape}
-
-
-def _text(config: CTRConfig) -> Axes:
-    tokens = ("batch", "length")
-    axes: Axes = {"input_ids": tokens, "attention_mask": tokens}
-    if config.sink_kind != "none":
-        axes["sink_buckets"] = tokens if len(config.signals) == 1 else (*tokens, len(config.signals))
-    if config.layout != "single":
-        axes["field_ids"] = tokens
-    if config.encoder_prefix:
-        axes["target_mask"] = tokens
-    return _kept(axes | {"statistics": ("batch", config.num_statistics)})
-
-
-def _tabular(config: CTRConfig) -> Axes:
-    sequences = ("batch", config.num_sequences, "length")
-    return _kept(
-        {
-            "input_ids": ("batch", len(config.vocab_sizes)),
-            "numeric_values": ("batch", config.num_numeric),
-            "sequence_ids": sequences,
-        }
-    )
-
-
-def _sequence(config: CTRConfig) -> Axes:
-    history, candidates = ("batch", "length"), ("batch", "candidates")
-    of_items = len(config.item_feature_vocab_sizes)
-    return _kept(
-        {
-            **{f"history_{name}": history for name in ("items", "behaviors", "scenarios", "times")},
-            **{f"candidate_{name}": candidates for name in ("items", "scenarios", "times")},
-            "dependence": candidates,
-            "history_features": (*history, of_items),
-            "candidate_features": (*candidates, of_items),
-            "user_features": ("batch", len(config.user_feature_vocab_sizes)),
-            "statistics": (*candidates, config.num_statistics),
-        }
-    )
-
-
-def _impressions(config: CTRConfig) -> Axes:
-    ads = ("batch", "candidates")
-    return _kept(
-        {
-            "user_input_ids": ("batch", len(config.user_vocab_sizes)),
-            "user_numeric_values": ("batch", config.user_num_numeric),
-            "user_sequence_ids": ("batch", config.user_num_sequences, "length"),
-            "ad_input_ids": (*ads, len(config.ad_vocab_sizes)),
-            "ad_numeric_values": (*ads, config.ad_num_numeric),
-            "ad_mask": ads,
-        }
-    )
+from lmctr.scaling.inputs import id_axis, id_tables, input_shapes
 
 
 def names_of(processor: Any, name: str) -> list[str]:
@@ -117,9 +44,9 @@ def random_inputs(
     inside = torch.arange(length) < lengths[:, None]  # (B, L)
     found = {}
     for name, shape in shapes.items():
-        tables = _tables(config, name)
-        if tables is not None:  # an id of its own table per column (axis 1 of sequences, else the last)
-            axis = 1 if "sequence" in name else -1
+        tables = id_tables(config, name)
+        if tables is not None:  # an id of its own table per column
+            axis = id_axis(name)
             columns = [ids(shape[:axis] if axis == -1 else (shape[0], shape[2]), size) for size in tables]
             found[name] = torch.stack(columns, axis)
             if "sequence" in name:
@@ -161,22 +88,3 @@ def random_inputs(
         found["candidate_times"] = times[:, -1:] + ids(shape, 90_000)
         found["dependence"] = lengths[:, None].expand(shape).clone()
     return {name: found[name] for name in shapes}
-
-
-def _tables(config: CTRConfig, name: str) -> list[int] | None:
-    """The number of ids of each column of an input, None where it holds none of tables."""
-    if name == "input_ids":
-        return getattr(config, "vocab_sizes", None)
-    if name in ("history_features", "candidate_features"):
-        return config.item_feature_vocab_sizes
-    if name == "user_features":
-        return config.user_feature_vocab_sizes
-    if name in ("user_input_ids", "ad_input_ids"):
-        return getattr(config, name.replace("input_ids", "vocab_sizes"))
-    if name == "sequence_ids":
-        sizes = config.vocab_sizes + config.sequence_vocab_sizes
-        return [sizes[table] for table in config.sequence_tables]
-    if name == "user_sequence_ids":
-        sizes = config.user_vocab_sizes + config.ad_vocab_sizes + config.user_sequence_vocab_sizes
-        return [sizes[table] for table in config.user_sequence_tables]
-    return None

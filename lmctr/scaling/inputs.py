@@ -1,7 +1,7 @@
 """Random inputs of fixed size for any model of the library: what FLOPs are counted on and load tests send.
 
 Algorithm 1 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322) measures models on randomly initialised tensors of fixed
-length. A kind of input is a row of `_KINDS`: the shared configuration class of its families, and a function.
+length. A kind of input is a row of `_KINDS`: the shared configuration class of its families, the axes of what they take, and functions.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from lmctr.utils.rows import is_whole
 
-__all__ = ["RequestShape", "random_inputs", "request_shape"]
+__all__ = ["RequestShape", "id_tables", "input_shapes", "random_inputs", "request_shape"]
+
+Axes = dict[str, tuple[str | int, ...]]
 
 _TOKENS_PER_BEHAVIOUR = 12  # of a text: the last one is the sink
 _FIRST_ID = 2  # ids below mean padding and unknown
@@ -46,7 +48,7 @@ def request_shape(config: Any, candidates: int | None = None, length: int | None
     Defaults: a text has 1 candidate and 256 tokens (fewer where the backbone takes fewer), a table's row 1 candidate and sequences of 50, a user's
     history 1 candidate and `sequence_length`, `max_history_length` or 100 events, an impression 100 ads and sequences of 50.
     """
-    default = _kind(config)[1](config)
+    default = _kind(config).shape(config)
     if candidates is not None:
         default = dataclasses.replace(default, candidates=candidates)
     if length is not None:
@@ -71,12 +73,69 @@ def random_inputs(
     """
     if num_requests < 1:
         raise ValueError(f"num_requests must be at least 1, got {num_requests}")
-    generator = torch.Generator().manual_seed(seed)
-    make, _ = _kind(config)
-    return make(config, request_shape(config) if shape is None else shape, num_requests, generator)
+    generator, kind = torch.Generator().manual_seed(seed), _kind(config)
+    shape = kind.shape(config) if shape is None else shape
+    rows = num_requests * (1 if kind.has_candidates else shape.candidates)
+    sizes = {"batch": rows, "length": shape.length, "candidates": shape.candidates}
+    shapes = {name: tuple(sizes.get(axis, axis) for axis in axes) for name, axes in input_shapes(config).items()}
+    found = kind.own(config, shapes, generator)
+    for name in sorted(shapes, key=_drawn_as):
+        if (tables := id_tables(config, name)) is not None:
+            axis = id_axis(name)
+            own = shapes[name][:axis] if axis == -1 else (rows, shape.length)
+            found[name] = torch.stack([_ids(size, own, generator) for size in tables], axis)
+        elif _drawn_as(name) == 1:
+            values = torch.randn(shapes[name], generator=generator)
+            found[name] = values.abs() if name.startswith(("user", "ad")) else values
+    return {name: found[name] for name in shapes if name in found}
 
 
-def _kind(config: Any) -> tuple[Callable, Callable]:
+def _drawn_as(name: str) -> int:
+    """Ids are drawn first, then numbers, then sequences."""
+    return 2 if "sequence" in name else 1 if name.endswith("numeric_values") or name == "statistics" else 0
+
+
+def input_shapes(config: Any) -> Axes:
+    """The axes of each input of a model by its name: "batch", "length" or "candidates" where it varies, else its size; without inputs that
+    have no column. Raises `ValueError` for a configuration of a kind that is not known."""
+    return {name: shape for name, shape in _kind(config).axes(config).items() if 0 not in shape}
+
+
+def id_tables(config: Any, name: str) -> list[int] | None:
+    """The number of ids of each column of an input, None where it holds none of tables."""
+    if name == "input_ids":
+        return getattr(config, "vocab_sizes", None)
+    if name in ("history_features", "candidate_features"):
+        return config.item_feature_vocab_sizes
+    if name == "user_features":
+        return config.user_feature_vocab_sizes
+    if name in ("user_input_ids", "ad_input_ids"):
+        return getattr(config, name.replace("input_ids", "vocab_sizes"))
+    if name == "sequence_ids":
+        sizes = config.vocab_sizes + config.sequence_vocab_sizes
+        return [sizes[table] for table in config.sequence_tables]
+    if name == "user_sequence_ids":
+        sizes = config.user_vocab_sizes + config.ad_vocab_sizes + config.user_sequence_vocab_sizes
+        return [sizes[table] for table in config.user_sequence_tables]
+    return None
+
+
+def id_axis(name: str) -> int:
+    """The axis of the columns of ids: 1 of sequences, else the last."""
+    return 1 if "sequence" in name else -1
+
+
+class _Kind(NamedTuple):
+    """A kind of input. axes: see [`input_shapes`]. own: its inputs that are no ids of tables and no plain numbers. has_candidates: whether a
+    row holds all candidates of a request."""
+
+    axes: Callable[[Any], Axes]
+    own: Callable[[Any, dict[str, tuple[int, ...]], torch.Generator], dict[str, torch.Tensor]]
+    shape: Callable[[Any], RequestShape]
+    has_candidates: bool
+
+
+def _kind(config: Any) -> _Kind:
     for base in type(config).__mro__:
         if base.__name__ in _KINDS:
             return _KINDS[base.__name__]
@@ -91,17 +150,24 @@ def _ids(size: int, shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.randint(low, size, shape, generator=generator)
 
 
-def _columns(sizes: list[int], shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """(*shape, len(sizes)) ids, a vocabulary per column."""
-    return torch.stack([_ids(size, shape, generator) for size in sizes], -1)
-
-
 # ---- texts --------------------------------------------------------------------------------------------------------
 
 
-def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _text_axes(config: Any) -> Axes:
+    tokens = ("batch", "length")
+    axes: Axes = {"input_ids": tokens, "attention_mask": tokens}
+    if config.sink_kind != "none":
+        axes["sink_buckets"] = tokens if len(config.signals) == 1 else (*tokens, len(config.signals))
+    if config.layout != "single":
+        axes["field_ids"] = tokens
+    if config.encoder_prefix:
+        axes["target_mask"] = tokens
+    return axes | {"statistics": ("batch", config.num_statistics)}
+
+
+def _text(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Rows of behaviours of 12 tokens, each but the last (the target) followed by a sink."""
-    rows, length = requests * shape.candidates, shape.length
+    rows, length = shapes["input_ids"]
     inputs = {
         "input_ids": torch.randint(
             min(5, config.text_config.vocab_size - 1),
@@ -136,8 +202,6 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
         inputs["field_ids"] = fields.expand(rows, length).contiguous()
         if has_sinks:
             inputs["sink_buckets"][:, fields >= config.num_history_fields] = -1
-    if config.num_statistics:
-        inputs["statistics"] = torch.randn(rows, config.num_statistics, generator=generator)
     return inputs
 
 
@@ -149,28 +213,35 @@ def _text_shape(config: Any) -> RequestShape:
 # ---- rows of a table ----------------------------------------------------------------------------------------------
 
 
-def _row(config: Any, shape: RequestShape, requests: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    rows = requests * shape.candidates
-    inputs = {}
-    if config.vocab_sizes:
-        inputs["input_ids"] = _columns(config.vocab_sizes, (rows,), generator)
-    if config.num_numeric:
-        inputs["numeric_values"] = torch.randn(rows, config.num_numeric, generator=generator)
-    if config.num_sequences:
-        tables = [*config.vocab_sizes, *config.sequence_vocab_sizes]
-        inputs["sequence_ids"] = torch.stack(
-            [_ids(tables[table], (rows, shape.length), generator) for table in config.sequence_tables], 1
-        )
-    return inputs
+def _row_axes(config: Any) -> Axes:
+    sequences = ("batch", config.num_sequences, "length")
+    return {
+        "input_ids": ("batch", len(config.vocab_sizes)),
+        "numeric_values": ("batch", config.num_numeric),
+        "sequence_ids": sequences,
+    }
 
 
 # ---- histories of events ------------------------------------------------------------------------------------------
 
 
-def _history(config: Any, shape: RequestShape, requests: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    events, candidates = (requests, shape.length), (requests, shape.candidates)
-    day = 86_400
-    inputs = {
+def _history_axes(config: Any) -> Axes:
+    history, candidates = ("batch", "length"), ("batch", "candidates")
+    of_items = len(config.item_feature_vocab_sizes)
+    return {
+        **{f"history_{name}": history for name in ("items", "behaviors", "scenarios", "times")},
+        **{f"candidate_{name}": candidates for name in ("items", "scenarios", "times")},
+        "dependence": candidates,
+        "history_features": (*history, of_items),
+        "candidate_features": (*candidates, of_items),
+        "user_features": ("batch", len(config.user_feature_vocab_sizes)),
+        "statistics": (*candidates, config.num_statistics),
+    }
+
+
+def _history(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, torch.Tensor]:
+    events, candidates, day = shapes["history_items"], shapes["candidate_items"], 86_400
+    return {
         "history_items": _ids(config.item_vocab_size, events, generator),
         "history_behaviors": torch.randint(config.num_behaviors, events, generator=generator),
         "history_scenarios": torch.randint(config.num_scenarios, events, generator=generator),
@@ -179,14 +250,6 @@ def _history(config: Any, shape: RequestShape, requests: int, generator: torch.G
         "candidate_scenarios": torch.randint(config.num_scenarios, candidates, generator=generator),
         "candidate_times": torch.full(candidates, 1_500_000_000 + 91 * day),
     }
-    if config.item_feature_vocab_sizes:
-        inputs["history_features"] = _columns(config.item_feature_vocab_sizes, events, generator)
-        inputs["candidate_features"] = _columns(config.item_feature_vocab_sizes, candidates, generator)
-    if config.user_feature_vocab_sizes:
-        inputs["user_features"] = _columns(config.user_feature_vocab_sizes, (requests,), generator)
-    if config.num_statistics:
-        inputs["statistics"] = torch.randn(*candidates, config.num_statistics, generator=generator)
-    return inputs
 
 
 def _history_shape(config: Any) -> RequestShape:
@@ -197,30 +260,26 @@ def _history_shape(config: Any) -> RequestShape:
 # ---- impressions --------------------------------------------------------------------------------------------------
 
 
-def _impression(
-    config: Any, shape: RequestShape, requests: int, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    ads = (requests, shape.candidates)
-    inputs = {"ad_mask": torch.ones(ads, dtype=torch.bool)}
-    if config.user_vocab_sizes:
-        inputs["user_input_ids"] = _columns(config.user_vocab_sizes, (requests,), generator)
-    if config.ad_vocab_sizes:
-        inputs["ad_input_ids"] = _columns(config.ad_vocab_sizes, ads, generator)
-    if config.user_num_numeric:
-        inputs["user_numeric_values"] = torch.randn(requests, config.user_num_numeric, generator=generator).abs()
-    if config.ad_num_numeric:
-        inputs["ad_numeric_values"] = torch.randn(*ads, config.ad_num_numeric, generator=generator).abs()
-    if config.user_num_sequences:
-        tables = [*config.user_vocab_sizes, *config.ad_vocab_sizes, *config.user_sequence_vocab_sizes]
-        inputs["user_sequence_ids"] = torch.stack(
-            [_ids(tables[table], (requests, shape.length), generator) for table in config.user_sequence_tables], 1
-        )
-    return inputs
+def _impression_axes(config: Any) -> Axes:
+    ads = ("batch", "candidates")
+    return {
+        "user_input_ids": ("batch", len(config.user_vocab_sizes)),
+        "user_numeric_values": ("batch", config.user_num_numeric),
+        "user_sequence_ids": ("batch", config.user_num_sequences, "length"),
+        "ad_input_ids": (*ads, len(config.ad_vocab_sizes)),
+        "ad_numeric_values": (*ads, config.ad_num_numeric),
+        "ad_mask": ads,
+    }
 
 
-_KINDS: dict[str, tuple[Callable, Callable[[Any], RequestShape]]] = {
-    "CTRSinkConfig": (_text, _text_shape),
-    "TabularCTRConfig": (_row, lambda config: RequestShape(1, 50)),
-    "SequenceCTRConfig": (_history, _history_shape),
-    "RetrievalConfig": (_impression, lambda config: RequestShape(100, 50)),
+_KINDS = {
+    "CTRSinkConfig": _Kind(_text_axes, _text, _text_shape, False),
+    "TabularCTRConfig": _Kind(_row_axes, lambda *given: {}, lambda config: RequestShape(1, 50), False),
+    "SequenceCTRConfig": _Kind(_history_axes, _history, _history_shape, True),
+    "RetrievalConfig": _Kind(
+        _impression_axes,
+        lambda config, shapes, generator: {"ad_mask": torch.ones(shapes["ad_mask"], dtype=torch.bool)},
+        lambda config: RequestShape(100, 50),
+        True,
+    ),
 }

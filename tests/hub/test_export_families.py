@@ -12,8 +12,9 @@ from transformers import AutoProcessor
 import lmctr
 from lmctr.cli.main import main
 from lmctr.hub.export import export_model
-from lmctr.hub.export_inputs import input_shapes, random_inputs
+from lmctr.hub.export_inputs import random_inputs
 from lmctr.models.families import families, family_of
+from lmctr.scaling.inputs import input_shapes
 from lmctr.serving import RequestStatistics
 from lmctr.statistics import ItemStatistics
 
