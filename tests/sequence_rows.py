@@ -68,6 +68,16 @@ def single_rows(batch):
     return found
 
 
+def single_batches(batch):
+    """`single_rows`, those of equally long histories together: rows, candidates and batch."""
+    alike = {}
+    for one in single_rows(batch):
+        alike.setdefault(one[2]["history_items"].shape, []).append(one)
+    for ones in alike.values():
+        rows, candidates, singles = zip(*ones)
+        yield list(rows), list(candidates), {name: torch.cat([own[name] for own in singles]) for name in singles[0]}
+
+
 def random_batch(config, seed=0, num_rows=3, num_events=9, num_candidates=None, tasks=1):
     """A batch of random rows with times, of lengths from `num_events` down; `num_candidates` None gives (B,) candidates."""
     generator = torch.Generator().manual_seed(seed)

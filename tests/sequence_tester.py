@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from model_tester import CTRModelTesterMixin
-from sequence_rows import random_batch, sequence_log, sequence_view, single_rows
+from sequence_rows import random_batch, sequence_log, sequence_view, single_batches
 
 from lmctr.data import SequenceDataset
 
@@ -68,9 +68,9 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
             if model.config.num_statistics:
                 batch["statistics"] = torch.randn(*batch["candidate_items"].shape, model.config.num_statistics)
             together = self.logits(model, batch)
-            for row, candidate, single in single_rows(batch):
-                alone = self.logits(model, single)
-                torch.testing.assert_close(alone[0], together[row, candidate], atol=1e-5, rtol=0)
+            for rows, candidates, singles in single_batches(batch):
+                alone = self.logits(model, singles)
+                torch.testing.assert_close(alone, together[rows, candidates], atol=1e-5, rtol=0)
 
     def test_statistics_reach_the_logits_past_the_network_too(self, tmp_path):
         """The skip adds its product; it starts at zero, so that a checkpoint of a model without it is the same model."""

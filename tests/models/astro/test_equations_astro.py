@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sequence_rows import random_batch, sequence_log, sequence_view, single_rows
+from sequence_rows import random_batch, sequence_log, sequence_view, single_batches
 from tiny_astro import STRATEGIES, astro_model, logits_of
 
 from lmctr.data import SequenceDataset
@@ -211,9 +211,9 @@ def test_sumi_logits_equal_single_rows(seed, candidates, window, history, length
     together = logits_of(model, batch)
     inputs = _inputs(model, batch)
     starts = model.model.block_starts(inputs)
-    for row, candidate, single in single_rows(batch):
-        alone = logits_of(model, single, block_starts=starts[row : row + 1])
-        torch.testing.assert_close(alone[0], together[row, candidate], atol=1e-5, rtol=0)
+    for rows, candidates, singles in single_batches(batch):
+        alone = logits_of(model, singles, block_starts=starts[rows])
+        torch.testing.assert_close(alone, together[rows, candidates], atol=1e-5, rtol=0)
 
 
 @settings(max_examples=30, deadline=None)
