@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from lmctr.data.reading import format_of
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
@@ -29,6 +30,11 @@ class FileSpec(ReadingKeys):
     """Where a table stands and how to read it."""
 
     path: ColumnName
+
+    def at(self, path: Path) -> FileSpec:
+        """Another file, which is read alike; what is said of texts is nothing to a Parquet or JSON lines file."""
+        is_text = self.format is not None or format_of(path) in ("csv", "tsv")
+        return FileSpec(**{**(self.model_dump() if is_text else {}), "path": str(path)})
 
 
 class TimeSpec(TimeKeys):
@@ -140,7 +146,7 @@ class AttributesSpec(FileSpec):
 
     @model_validator(mode="after")
     def _one_place(self) -> AttributesSpec:
-        for name in () if self.path is not None else ("format", "delimiter", "decimal", "na_values", "item", "user"):
+        for name in () if self.path is not None else (*ReadingKeys.model_fields, "item", "user"):
             if name in self.model_fields_set:
                 raise ValueError(f"{name!r} belongs to a file of its own; add `path`, or leave it out.")
         if self.path is None and not self.columns:

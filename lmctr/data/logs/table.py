@@ -4,7 +4,8 @@ A schema file for `load_log("shop.yaml")`; paths are relative to it:
 
 ```yaml
 name: shop
-events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";", decimal: ",", na_values: ["?", NULL]}
+events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";", decimal: ",", na_values: ["?", NULL]};
+                                   # names: [customer, product, ts, clicked] of a file without a line of names
 columns:
   user: customer                   # ids are integers or strings
   item: product
@@ -83,7 +84,7 @@ def load_table(
     if path is not None:
         path = Path(path).expanduser()
         if path.is_file():
-            events = events.model_copy(update={"path": str(path.resolve())})
+            events = events.at(path.resolve())
         elif path.is_dir():
             folder = path
         else:
@@ -103,6 +104,7 @@ def log_from_file(
     delimiter: str | None = None,
     decimal: str = ".",
     na_values: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     progress: bool = False,
 ) -> InteractionLog:
     """Reads a data file by the keys of a schema, given as arguments; paths among them are relative to the current folder.
@@ -116,6 +118,7 @@ def log_from_file(
             "see lmctr.data.logs.table), or give its keys in data.options."
         )
     reading = {"format": format, "delimiter": delimiter, "decimal": decimal, "na_values": na_values}
+    reading["names"] = None if names is None else [*names]
     keys = {"columns": columns, "catalogue": catalogue, "users": users, "negatives": negatives}
     keys |= {"missing_items": missing_items, "info": info}
     reading = {key: value for key, value in reading.items() if value is not None}

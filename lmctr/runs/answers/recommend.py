@@ -77,11 +77,11 @@ class BestItems(JoinedRows):
         given = self._given
         if _is_list(given):
             given = {self.names.item: pa.array(given)}
-        found = columns_of(given)
+        found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
         parts = [
             self._read_items(Rows(rows.table.rename_columns([self.names.item]), rows.source, rows.first))
-            for rows in rows_of(given, {name: "text"}, reading=self.names.reading)
+            for rows in rows_of(given, {name: "text"}, reading=self.reading)
         ]
         ids = pa.chunked_array(parts).unify_dictionaries().combine_chunks() if parts else pa.array([], pa.int64())
         if not len(ids):
@@ -120,7 +120,9 @@ class BestItems(JoinedRows):
         if _is_list(users):
             self._wanted([])
             users = {self.names.user: pa.array(users)}
-        for rows in rows_of(users, self._wanted(columns_of(users), None, ("user",)), reading=self.names.reading):
+        for rows in rows_of(
+            users, self._wanted(columns_of(users, self.reading), None, ("user",)), reading=self.reading
+        ):
             where = rows.source or "users"
             for ids, logits in self._best_of(rows, top):
                 row = ids.pop("row")
