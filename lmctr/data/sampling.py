@@ -42,7 +42,7 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
         schema = read_schema(path)
         path, column, reading = (
             path.parent / schema.events.path,
-            column or schema.columns.user,
+            column or schema.columns.user.column,
             schema.events.reading(),
         )
     elif column is None:

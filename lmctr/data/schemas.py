@@ -64,7 +64,10 @@ class SchemaWording(Wording):
         return text
 
     def mapping(self, path: Sequence[str | int], known: Sequence[str], value: Any) -> str:
-        return f"{self.place(path)}: expected keys ({', '.join(sorted(known))}), got {value!r}."
+        keys = f"keys ({', '.join(sorted(known))})"
+        if {*known} == {"column", "missing"}:  # of ids, whose column alone is what nearly all write
+            return f"{self.place(path)}: expected a name, got {value!r}; or {keys}."
+        return f"{self.place(path)}: expected {keys}, got {value!r}."
 
     def missing(self, path: Sequence[str | int], accepted: str) -> str:
         return f"{self.place(path[:-1])}: the key {path[-1]!r} is missing."

@@ -93,6 +93,13 @@ def _field(rule: str) -> str:
     return "in_" if rule == "in" else rule
 
 
+class KeySpec(Values):
+    """A column of users or items; `missing` is "error" or "drop" (a row without one, such as of a search or the start of an app, is left out)."""
+
+    column: ColumnName
+    missing: Literal["error", "drop"] = "error"
+
+
 class CodeSpec(Values):
     """A column of names or codes."""
 
@@ -168,6 +175,7 @@ class NegativesSpec(Values):
 
 
 Label = Annotated[LabelSpec, short_for("column")]
+Key = Annotated[KeySpec, short_for("column")]
 Codes = Annotated[CodeSpec, short_for("column")]
 AttributeTable = Annotated[AttributesSpec, short_for("path")]
 
@@ -175,8 +183,8 @@ AttributeTable = Annotated[AttributesSpec, short_for("path")]
 class ColumnKeys(Values):
     """Which column of the event table is what."""
 
-    user: ColumnName
-    item: ColumnName
+    user: Key
+    item: Key
     time: Annotated[TimeSpec, short_for("column")]
     label: Label | None = None
     feedback: Codes | None = None
@@ -225,18 +233,18 @@ class Schema(Values):
     def tables(self) -> Iterator[tuple[str, AttributesSpec, str, str]]:
         """Of the catalogue and the user table, where there are such: name, keys, name of the ids in the log, id column."""
         if self.catalogue is not None:
-            yield "catalogue", self.catalogue, "item_id", self.catalogue.item or self.columns.item
+            yield "catalogue", self.catalogue, "item_id", self.catalogue.item or self.columns.item.column
         if self.users is not None:
-            yield "users", self.users, "user_id", self.users.user or self.columns.user
+            yield "users", self.users, "user_id", self.users.user or self.columns.user.column
 
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
         keys = self.columns
-        specs = [keys.time, keys.label, keys.feedback, keys.scenario]
+        specs = [keys.user, keys.item, keys.time, keys.label, keys.feedback, keys.scenario]
         specs += [*keys.extra_labels.values(), *keys.context.values()]
         for _, table, _, _ in self.tables():
             specs += () if table.path is not None else table.columns.values()
-        names = [keys.user, keys.item, keys.weight, keys.feedback_values, keys.part]
+        names = [keys.weight, keys.feedback_values, keys.part]
         names += [spec.column for spec in specs if spec is not None]
         return list(dict.fromkeys(name for name in names if name is not None))
 

@@ -461,5 +461,10 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
     context = {name: spec.column for name, spec in keys.context.items()}
     return _Names(
-        keys.user, keys.item, keys.time, None if keys.scenario is None else keys.scenario.column, context, reading
+        keys.user.column,
+        keys.item.column,
+        keys.time,
+        None if keys.scenario is None else keys.scenario.column,
+        context,
+        reading,
     )
