@@ -87,6 +87,7 @@ def test_init_and_training_say_how_many(tmp_path, capsys, monkeypatch):
     assert main(["init", "e.csv", "--yes", "--output", "own"]) == 0
     assert "80 of 400 rows without a value of 'item_id' were left out." in capsys.readouterr().out
     assert "item: {column: item_id, missing: drop}" in (tmp_path / "own/schema.yaml").read_text()
+    assert "search" not in (tmp_path / "own/ctr_sink.yaml").read_text()  # a kind of feedback that no history holds
     short = ["--training.epochs", "1", "--training.use_cpu", "true"]
     assert main(["train", "own/din.yaml", "--output-dir", "run", *short]) == 0
     assert "80 of 400 rows without a value of 'item_id' were left out." in capsys.readouterr().out

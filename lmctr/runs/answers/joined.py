@@ -38,7 +38,7 @@ from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import Block, bad_rows, check_id_column, copied
+from .tables import Block, bad_rows, check_id_column, copied, own_columns
 
 BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -217,13 +217,18 @@ class JoinedRows:
                 self.warnings += self._unmet(where)
 
     def _lacking(self, where: str) -> list[str]:
-        """A warning about columns of the log's context that the model reads and the input has not."""
-        if not self.absent:
-            return []
-        columns = first_quoted(self.absent)
-        return [
-            f"{where}: no column {columns}, which the log has as context: scored as if that were missing on every row"
+        """Warnings about columns of the log's context that the model reads and the input has not, and about ids that have another name in the output."""
+        others = {getattr(self.names, role): self.shown(role) for role in ("user", "item")}
+        found = [
+            f"{where}: the column {name!r} is {shown!r} in the output, which has one called {name!r} itself"
+            for name, shown in others.items()
+            if name != shown
         ]
+        if self.absent:
+            found.append(
+                f"{where}: no column {first_quoted(self.absent)}, which the log has as context: scored as if that were missing on every row"
+            )
+        return found
 
     def _unmet(self, where: str) -> list[str]:
         """Warnings about users, or items, next to none of whom the log knows."""
@@ -289,9 +294,15 @@ class JoinedRows:
             logits[good] = self._logits(asked)
         yield self._ids(rows, id_column), logits, reasons
 
+    def shown(self, role: str) -> str:
+        """What the column of users or items is called in the output: as in the log, or `user_row` where the output has a `row` of its own."""
+        name = getattr(self.names, role)
+        return f"{role}_{name}" if name in ("rank", *own_columns(self.tasks)) else name
+
     def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
-        found = {name: rows.column(name).to_pylist() for name in (self.names.user, self.names.item)}
-        if id_column is not None and id_column not in found:
+        keys = {self.names.user: "user", self.names.item: "item"}
+        found = {self.shown(role): rows.column(name).to_pylist() for name, role in keys.items()}
+        if id_column is not None and id_column not in keys:
             found[id_column] = copied(rows, id_column)
         return {"row": list(range(rows.first, rows.first + len(rows)))} | found
 

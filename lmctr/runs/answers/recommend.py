@@ -163,9 +163,9 @@ class BestItems(JoinedRows):
         order, rank = order[rank <= top], rank[rank <= top]
         found = {
             "row": first + owner[order],
-            self.names.user: _taken(user, owner[order]),
+            self.shown("user"): _taken(user, owner[order]),
             "rank": rank,
-            self.names.item: _taken(ids, places[order]),
+            self.shown("item"): _taken(ids, places[order]),
         }
         return {name: values.tolist() for name, values in found.items()}, logits[order]
 

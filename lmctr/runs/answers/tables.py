@@ -152,10 +152,14 @@ def _ids(rows: Rows, id_column: str | None) -> dict[str, Any]:
     return {"row": list(range(rows.first, rows.first + len(rows))), **ids}
 
 
+def own_columns(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The columns that an output of scores has of itself."""
+    return ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
+
+
 def check_id_column(name: str | None, tasks: Sequence[str]) -> None:
     """Raise `ValueError` for a column to copy that the output has of itself."""
-    own = ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
-    if name in own:
+    if name in own_columns(tasks):
         raise ValueError(f"--id-column {name}: the output has a column of this name itself; rename that of the input")
 
 
