@@ -16,7 +16,7 @@ def with_searches(**more):
     columns = table(**more)
     search = np.arange(ROWS) % 5 == 0
     columns["item_id"] = ["" if own else item for own, item in zip(search, columns["item_id"])]
-    columns["action"] = np.where(search, "search", np.where(np.arange(ROWS) % 2, "view", "click")).tolist()
+    columns["action"] = np.where(search, "search", np.choose(np.arange(ROWS) % 3, ["view", "click", "cart"])).tolist()
     return columns, search
 
 
@@ -38,7 +38,7 @@ def test_rows_without_an_item_are_left_out_and_counted(tmp_path, name):
     assert log.num_events == ROWS - 80
     assert sorted(log.time.tolist()) == sorted(np.array(columns["ts"])[~search].tolist())
     assert log.catalogue["item_id"].type == pa.int64()
-    assert "search" not in log.feedback_names  # what nobody could have met in a history
+    assert log.feedback_names == ("unknown", "cart", "click", "view")  # what histories hold
     assert "80 of 400 rows without a value of 'item_id' were left out." in log.info.notes
 
 
@@ -87,7 +87,9 @@ def test_init_and_training_say_how_many(tmp_path, capsys, monkeypatch):
     assert main(["init", "e.csv", "--yes", "--output", "own"]) == 0
     assert "80 of 400 rows without a value of 'item_id' were left out." in capsys.readouterr().out
     assert "item: {column: item_id, missing: drop}" in (tmp_path / "own/schema.yaml").read_text()
-    assert "search" not in (tmp_path / "own/ctr_sink.yaml").read_text()  # a kind of feedback that no history holds
+    recipe = (tmp_path / "own/ctr_sink.yaml").read_text()
+    assert "cart" in recipe
+    assert "search" not in recipe  # a kind of feedback that no history holds
     short = ["--training.epochs", "1", "--training.use_cpu", "true"]
     assert main(["train", "own/din.yaml", "--output-dir", "run", *short]) == 0
     assert "80 of 400 rows without a value of 'item_id' were left out." in capsys.readouterr().out

@@ -125,7 +125,7 @@ def log_from_file(
     if columns is None:
         raise ValueError(
             f"{events}: a raw data file needs a schema that says which column is what: `lmctr init {events}` writes one (a .yaml file, "
-            "see lmctr.data.logs.table), or give its keys in data.options."
+            f"see lmctr.data.logs.table), or give its keys in data.options; in Python lmctr.data.load({str(events)!r}) looks at the columns."
         )
     reading = {"format": format, "delimiter": delimiter, "decimal": decimal, "na_values": na_values}
     reading["names"] = None if names is None else [*names]
