@@ -20,7 +20,6 @@ from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.columns import label_columns_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import NotToldError, guess_files
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings
@@ -30,7 +29,7 @@ from lmctr.data.logs.table import log_from_file
 from lmctr.data.logs.validation import LeakageReport, validate_log
 from lmctr.data.options import DataOptions, PrepareOptions
 from lmctr.data.processors.impressions import ImpressionProcessor
-from lmctr.data.registry import Loader, find
+from lmctr.data.registry import Loader, find, looked_at
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore
@@ -186,15 +185,8 @@ def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any
     loader, values = find(options.name, options.kind), _options(options)
     if loader.function not in (table_source, log_from_file) or values:
         return loader, values, {}
-    try:
-        guess = guess_files(options.name, kind=options.kind)
-    except NotToldError as error:
-        end = "" if str(error).endswith(".") else "."
-        told = f"{' and '.join(error.options)} with `lmctr init`, which writes a schema to inspect."
-        raise ValueError(f"{error}{end} Give {told}") from None
-    if not guess.is_table:
-        loader = find(options.name, "log")
-    return loader, guess.options(), {"guessed": guess.lines()}
+    loader, values, lines = looked_at(options.name, options.kind)
+    return loader, values, {"guessed": lines}
 
 
 def _options(options: DataOptions) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,8 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
+from .names import HEAD, first_rows, names_of_first, names_of_rows, no_header_hint
+
 _SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
@@ -34,12 +36,13 @@ FORMATS = (
     | dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl")
     | {".parquet": "parquet"}
 )
-_NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
 _MANY_BRACKETS = 5_000
+ONE_SIGN = "\x1f"
+"""Stands for a delimiter of several signs, such as `::`, which pyarrow cannot take."""
 ID = pa.dictionary(pa.int32(), pa.string())
 """Type to ask for an id column of a text file: each distinct id is kept once."""
 
@@ -192,8 +195,8 @@ def read_table(
         wanted: columns to read; None reads all.
         types: types of columns of CSV files; others are inferred from the whole file. Parquet and JSON lines keep their own.
         format: overrides the extension.
-        delimiter: of CSV files, default a comma (TSV: a tab).
-        names: column names of a CSV file without a header line.
+        delimiter: of CSV files, default a comma (TSV: a tab); one of several signs, such as `::`, parts texts without quotes.
+        names: column names of a CSV file without a header line; one whose first line holds two of them, or nothing else, is read by its own.
         decimal: decimal point of CSV files.
         na_values: texts of CSV files that mean a missing value, also in columns of text; empty ones too, then.
         progress: show it here, see `lmctr.utils.progress`.
@@ -294,19 +297,28 @@ def read_delimited(
 ) -> pa.Table:
     """[`read_table`] for CSV; `data` are the bytes when they are not read from `path` (which then only names them)."""
     types = dict(types or {})
+    if len(delimiter) > 1:
+        with opened(path, progress) if data is None else io.BytesIO(data) as stream:
+            data = b"".join(iter(lambda: stream.read(1 << 24), b"")).replace(delimiter.encode(), ONE_SIGN.encode())
+        delimiter, quoted = ONE_SIGN, False
     parse = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
-    read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=1 << 24)
 
     def source(bar: bool = False) -> contextlib.AbstractContextManager[BinaryIO]:
         return opened(path, bar) if data is None else pa.BufferReader(data)
 
+    if names:
+        with source() as stream:
+            names = names_of_first(first_rows(stream.read(HEAD), delimiter, quoted), names, str(path))
+    read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=1 << 24)
     try:
-        if not names:
+        if names:
+            check_columns(names, wanted, str(path))
+        else:
             with source() as stream:
                 written = _header(stream, parse, path)
             with source() as stream:
-                rows = stream.read(1 << 16).lstrip(b"\r\n").partition(b"\n")[2]
-            if (plain := names_of_rows(_plain(written), rows, delimiter)) != written:
+                rows = first_rows(stream.read(HEAD), delimiter, quoted)[1:]
+            if (plain := names_of_rows(_plain(written), rows)) != written:
                 read.column_names, read.skip_rows = plain, 1
             check_columns(plain, wanted, str(path))
         convert = pacsv.ConvertOptions(
@@ -338,21 +350,24 @@ def read_delimited(
 def _head_of(path: Path) -> str:
     try:
         with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
-            return stream.read(1 << 16).decode("utf-8", errors="replace")
+            return stream.read(HEAD).decode("utf-8", errors="replace")
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error}") from None
 
 
 def delimiter_of(path: Path) -> str:
-    """The sign that parts the first lines of a CSV file into the same number of columns; a space where it parts numbers; else a comma."""
+    """What parts the first lines of a CSV file into the same number of columns, one sign or `::`; a space where it parts numbers; else a comma."""
     text = _head_of(path)
     lines = text[: text.rfind("\n") + 1] or text
-    best = (0.0, 0, ",")
-    for sign in ",;\t|":
-        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=sign) if row][:200]
+    best = (0.0, 0, True, ",")
+    rows = {sign: csv.reader(io.StringIO(lines, newline=""), delimiter=sign) for sign in ",;\t|"}
+    rows["::"] = (line.split("::") for line in lines.splitlines())  # of what MovieLens is written in
+    for sign, own in rows.items():
+        widths = [len(row) for row in own if row][:200]
         if widths and widths[0] > 1:
-            best = max(best, (sum(width == widths[0] for width in widths) / len(widths), widths[0], sign))
-    return best[2] if best[1] or not _numbers_with_spaces(lines.split("\n")[:200]) else " "
+            same = sum(width == widths[0] for width in widths) / len(widths)
+            best = max(best, (same, widths[0], len(sign) == 1, sign))
+    return best[3] if best[0] or not _numbers_with_spaces(lines.split("\n")[:200]) else " "
 
 
 def _numbers_with_spaces(lines: Sequence[str]) -> bool:
@@ -372,14 +387,6 @@ def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Pa
     except pa.ArrowInvalid as error:
         said = f"cannot be read as delimited text: {printable(error)}"
         raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
-
-
-def names_of_rows(names: list[str], rows: bytes, delimiter: str) -> list[str]:
-    """The names in the header line, and an empty one where the rows below (the first of all) end in a delimiter that it lacks."""
-    lines = rows.decode("utf-8", "replace").splitlines()[:20]
-    first = [cells for cells in csv.reader(lines[: max(1, len(lines) - 1)], delimiter=delimiter) if cells]
-    ends = first and "" not in names and all(len(cells) == len(names) + 1 and not cells[-1] for cells in first)
-    return [*names, ""] if ends else names
 
 
 def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
@@ -418,7 +425,8 @@ def parse_error(
             pacsv.read_csv(source, read, parse)
         except pa.ArrowInvalid as located:
             error = located if "Row #" in str(located) else error
-    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(error))
+    said = str(error).replace(ONE_SIGN, "::") if parse.delimiter == ONE_SIGN else error
+    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(said))
 
 
 def _find_bad_value(
@@ -453,20 +461,12 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
         )
 
 
-def no_header_hint(found: Sequence[str], others: Collection[str] = ()) -> str:
-    """What to say of column names most of which are empty, numbers or among those `others` that are values, not all of these empty: the file seems to begin with its first row."""
-    values = [name for name in found if not name.strip() or name in others or re.fullmatch(_NUMBER, name.strip())]
-    if 2 * len(values) <= len(found) or not any(name.strip() for name in values):
-        return ""
-    return " Its first line holds values, no column names: write a line of names at its top, or `names:` into a table's schema."
-
-
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:
     """Raises on duplicate columns and on columns that are wanted and missing."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
-        numbers = any(re.fullmatch(_NUMBER, name.strip()) for name in found)
-        hint = no_header_hint(found, doubled if numbers else ())
+        numbers = any(re.fullmatch(_NUMBER, name) for name in found)
+        hint = no_header_hint(found, doubled if numbers else (), source)
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:
@@ -474,7 +474,7 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
         hint = (
             f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
             if sign
-            else no_header_hint(found)
+            else no_header_hint(found, source=source)
         )
         raise ValueError(f"{source}: no column {first_quoted(missing)}; its columns are {first_listed(found)}.{hint}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lmctr.data.impressions.source import ImpressionSource
     from lmctr.data.logs.log import InteractionLog
     from lmctr.data.tables.source import TableSource
+
+logger = logging.getLogger(__name__)
 
 DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "log": {
@@ -124,8 +127,9 @@ def load(name_or_path: str | os.PathLike, *, kind: str | None = None, **options:
 
     Args:
         name_or_path: a name of `DATASETS`; a folder of `lmctr data prepare`, which is a log; a schema file (`.yaml`), which describes a table
-            when it has the key `files` and a log otherwise; a CSV, TSV, Parquet or JSON lines file, which is a table; or "hf://user/name", a
-            data set of the Hub, read as a table unless the kind says log (see [`lmctr.data.builders.hub`]).
+            when it has the key `files` and a log otherwise; a CSV, TSV, Parquet or JSON lines file, whose columns are looked at as `lmctr init`
+            does (a warning says what was taken for what), or which with a kind or options is a table; or "hf://user/name", a data set of the
+            Hub, read as a table unless the kind says log (see [`lmctr.data.builders.hub`]).
         kind: "log", "table" or "impressions"; needed only to read as a table what is a log too, such as "movielens".
         options: of the data set: the parameters of its function.
 
@@ -136,7 +140,30 @@ def load(name_or_path: str | os.PathLike, *, kind: str | None = None, **options:
         ValueError: the name, the kind or an option is unknown (with the nearest known one).
         FileNotFoundError: the data are absent.
     """
-    return find(name_or_path, kind)(**options)
+    loader = find(name_or_path, kind)
+    if kind is None and not options and "data" in loader.fixed:  # of a data file
+        loader, options, lines = looked_at(name_or_path)
+        logger.warning(
+            "\n".join([*lines, f"guessed; `lmctr init {os.fspath(name_or_path)}` writes a schema, to be mended"])
+        )
+    return loader(**options)
+
+
+def looked_at(path: str | os.PathLike, kind: str | None = None) -> tuple[Loader, dict[str, Any], list[str]]:
+    """What reads a data file whose columns are guessed, as the log or table that it seems to be; the options; and which column is what, and why.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`lmctr.data.guess.guess_files`] does; what no column tells is stated to `lmctr init`.
+    """
+    from lmctr.data.guess import NotToldError, guess_files
+
+    try:
+        guess = guess_files(path, kind=kind)
+    except NotToldError as error:
+        end = "" if str(error).endswith(".") else "."
+        told = f"{' and '.join(error.options)} with `lmctr init`, which writes a schema to inspect."
+        raise ValueError(f"{error}{end} Give {told}") from None
+    return find(path, "table" if guess.is_table else "log"), guess.options(), guess.lines()
 
 
 def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:

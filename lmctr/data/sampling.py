@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,27 +37,27 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
     """
     if not 0 < options.share <= 1:
         raise ValueError(f"--share {options.share}: accepted: above 0, up to 1")
-    path, column, delimiter = Path(options.name), options.by, None
+    path, column, reading = Path(options.name), options.by, {}
     if is_schema(path):
         schema = read_schema(path)
-        path, column, delimiter = (
+        path, column, reading = (
             path.parent / schema.events.path,
-            column or schema.columns.user,
-            schema.events.delimiter,
+            column or schema.columns.user.column,
+            schema.events.reading(),
         )
     elif column is None:
         named = sample_file(path).named("user")
         if not named:
             raise ValueError(f"{path}: no column is called like a user; name it: --by COLUMN")
         column = named[0]
-    kept = _copy(path, options.output, delimiter, lambda table: _chosen(table, column, options, path))
+    kept = _copy(path, options.output, reading, lambda table: _chosen(table, column, options, path))
     say(f"{options.output}: {kept[0]:,} of {kept[1]:,} rows, whole {column!r}s")
     return 0
 
 
 def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) -> int:
     """Writes a data file in the format that the output's name ends in. Returns the exit code."""
-    _, rows = _copy(Path(options.name), options.output, options.delimiter, lambda table: table)
+    _, rows = _copy(Path(options.name), options.output, {"delimiter": options.delimiter}, lambda table: table)
     say(f"{options.output}: {rows:,} rows")
     return 0
 
@@ -69,25 +71,34 @@ def _chosen(table: pa.Table, column: str, options: UserSampleOptions, path: Path
     return table.filter(pa.array(keep[ids.indices.to_numpy(zero_copy_only=False)]))
 
 
-def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa.Table], pa.Table]) -> tuple[int, int]:
-    """Rows written and read."""
+def _copy(
+    source: Path, target: str, reading: Mapping[str, Any], choose: Callable[[pa.Table], pa.Table]
+) -> tuple[int, int]:
+    """Rows written and read. A schema's keys read the CSV file that is written as they read the source."""
     output = Path(target)
     if output.suffix not in (".parquet", ".csv"):
         raise ValueError(f"--output {target}: give a file that ends in .parquet or .csv")
     if output.resolve() == source.resolve():
         raise ValueError(f"--output {target} is the file that is read; name another one")
     written = read = 0
+    make_writer: Callable[..., Any] = pq.ParquetWriter
+    if output.suffix == ".csv":
+        sign = reading.get("delimiter") or ","
+        if len(sign) > 1:
+            raise ValueError(
+                f"--output {target}: no CSV is written whose columns {sign!r} parts; give a .parquet file"
+            )
+        make_writer = partial(pacsv.CSVWriter, write_options=pacsv.WriteOptions(delimiter=sign))
+        reading = {key: value for key, value in reading.items() if key not in ("decimal", "na_values")}
     with replacing(output.resolve()) as temporary:
         writer = None
-        columns = _as_written(source, delimiter)
-        for rows in over(
-            stream_file(source, columns, delimiter=delimiter), f"reading {source.name}", "rows", count=len
-        ):
+        columns = _as_written(source, reading)
+        for rows in over(stream_file(source, columns, **reading), f"reading {source.name}", "rows", count=len):
             table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
             part = choose(table)
             if writer is None:
                 schema = pa.schema([_written(field) for field in part.schema])
-                writer = (pq.ParquetWriter if output.suffix == ".parquet" else pacsv.CSVWriter)(temporary, schema)
+                writer = make_writer(temporary, schema)
             try:
                 writer.write_table(part.cast(schema))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -100,13 +111,13 @@ def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa
     return written, read
 
 
-def _as_written(source: Path, delimiter: str | None) -> dict[str, str] | None:
+def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | None:
     """How a text file's columns are read: of whole numbers, those in which one begins with a zero are codes, 00123, and stay texts."""
-    if checked_file(source)[1] not in ("csv", "tsv"):
+    if checked_file(source, reading.get("format"))[1] not in ("csv", "tsv"):
         return None
-    schema = next(stream_file(source, delimiter=delimiter)).table.schema
+    schema = next(stream_file(source, **reading)).table.schema
     whole, codes = {field.name: "text" for field in schema if pa.types.is_integer(field.type)}, set()
-    looked = stream_file(source, whole, delimiter=delimiter) if whole else ()
+    looked = stream_file(source, whole, **reading) if whole else ()
     for rows in over(looked, f"looking at {source.name}", "rows", count=len):
         codes |= {name for name in whole if pc.any(pc.match_substring_regex(rows.table[name], r"^\s*-?0\d")).as_py()}
         if len(codes) == len(whole):

@@ -15,17 +15,23 @@ InfoKeys = dataclass_values(DatasetInfo, {"name"})
 
 
 class ReadingKeys(Values):
-    """How a file is read; `na_values` (words for "missing") and `decimal` are of CSV and TSV files."""
+    """How a file is read; `na_values` (words for "missing"), `decimal` and `names` (of a file without a line of them) are of CSV and TSV files."""
 
     format: str | None = None
     delimiter: str | None = None
     decimal: Literal[".", ","] = "."
     na_values: list[str] | None = None
+    names: list[ColumnName] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _different_names(self) -> ReadingKeys:
+        if doubled := [name for name in self.names or () if self.names.count(name) > 1]:
+            raise ValueError(f"names: each column has a name of its own, and {doubled[0]!r} stands twice.")
+        return self
 
     def reading(self) -> dict[str, Any]:
         """The arguments of [`lmctr.data.reading.read_table`]."""
-        keys = ("format", "delimiter", "names", "decimal", "na_values")
-        return {key: getattr(self, key) for key in keys if key in type(self).model_fields}
+        return {key: getattr(self, key) for key in ReadingKeys.model_fields}
 
 
 class TimeKeys(Values):
@@ -58,7 +64,10 @@ class SchemaWording(Wording):
         return text
 
     def mapping(self, path: Sequence[str | int], known: Sequence[str], value: Any) -> str:
-        return f"{self.place(path)}: expected keys ({', '.join(sorted(known))}), got {value!r}."
+        keys = f"keys ({', '.join(sorted(known))})"
+        if {*known} == {"column", "missing"}:  # of ids, whose column alone is what nearly all write
+            return f"{self.place(path)}: expected a name, got {value!r}; or {keys}."
+        return f"{self.place(path)}: expected {keys}, got {value!r}."
 
     def missing(self, path: Sequence[str | int], accepted: str) -> str:
         return f"{self.place(path[:-1])}: the key {path[-1]!r} is missing."

@@ -16,6 +16,13 @@ class DataFiles:
 
     items: str | None = option("file with a row per item: id, title, categories, ...", None, metavar="FILE")
     users: str | None = option("file with a row per user", None, metavar="FILE")
+    names: str | None = option(
+        "what the columns of a file without a line of names are, in order: user,item,rating,time; c1..c9 are nine",
+        None,
+        metavar="NAMES",
+    )
+    items_names: str | None = option("likewise of the file of items", None, metavar="NAMES")
+    users_names: str | None = option("likewise of the file of users", None, metavar="NAMES")
     user: str | None = option("column of users (default: guessed)", None, metavar="COLUMN")
     item: str | None = option("column of items (default: guessed)", None, metavar="COLUMN")
     time: str | None = option("column of times (default: guessed)", None, metavar="COLUMN")

@@ -15,6 +15,7 @@ import yaml
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.guess import Ask, LogGuess, guess_files
 from lmctr.data.logs.splits import split_log
+from lmctr.data.names import names_from
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS, is_data_file
@@ -126,7 +127,13 @@ def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -
     if options.negatives is not None and (options.negatives < 1 or options.label is not None):
         accepted = "no --label: every row is a click" if options.label is not None else "a number from 1"
         raise ValueError(f"--negatives {options.negatives}: accepted: {accepted}")
-    return guess_files(events, options.items, options.users, named, ask, kind, options.negatives)
+    listed = {"events": "names", "items": "items_names", "users": "users_names"}
+    names = {
+        role: names_from(text, f"--{own.replace('_', '-')}")
+        for role, own in listed.items()
+        if (text := getattr(options, own)) is not None
+    }
+    return guess_files(events, options.items, options.users, named, ask, kind, options.negatives, names)
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:

@@ -212,24 +212,10 @@ def test_files_of_recbole(tmp_path):
     assert write(tmp_path / "mixed.tsv", mixed, "\t").table.column_names == list(mixed)  # no header of types
 
 
-def test_a_line_of_names_within_the_file_is_told(tmp_path):
-    write(tmp_path / "e.csv", table())
-    text = (tmp_path / "e.csv").read_text()
-    (tmp_path / "both.csv").write_text(text + text)
-    with pytest.raises(ValueError, match=rf"both\.csv, row {ROWS + 1}: the names of the columns again"):
-        sample_file(tmp_path / "both.csv")
-
-
 @pytest.mark.parametrize("text", ["a title\n12 13 14\n1 2\n", "film\nthe thing\n", "a  b\n1  2\n", "a b\n", ""])
 def test_spaces_part_numbers_only(tmp_path, text):
     (tmp_path / "e.csv").write_text(text)
     assert delimiter_of(tmp_path / "e.csv") == ","
-
-
-def test_columns_parted_by_two_signs_are_told(tmp_path):
-    (tmp_path / "ratings.dat").write_text("1::1193::5::978300760\n1::661::3::978302109\n")
-    with pytest.raises(ValueError, match=r"ratings\.dat: its columns are parted by '::'.*data\.name movielens"):
-        sample_file(tmp_path / "ratings.dat")
 
 
 def test_what_is_read_is_no_recipe():
@@ -243,18 +229,6 @@ def test_other_ends_of_names(tmp_path, name):
     guess, log = guessed(tmp_path / name, table(), "\t")
     assert guess.schema["events"]["delimiter"] == "\t"
     assert log.num_events == ROWS
-
-
-def test_a_separator_at_the_end_of_each_row_alone(tmp_path):
-    write(tmp_path / "e.dat", table(), "\t")
-    names, *rows = (tmp_path / "e.dat").read_text().splitlines()
-    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t" for row in rows)]) + "\n")
-    guess = guess_log(sample_file(tmp_path / "e.dat"))
-    assert any("behind a last separator" in line for line in guess.lines())
-    assert len(load_log(tmp_path / "e.dat", columns=guess.schema["columns"], delimiter="\t").label) == ROWS
-    (tmp_path / "e.dat").write_text("\n".join([names, *(f"{row}\t7" for row in rows)]) + "\n")
-    with pytest.raises(ValueError, match="row 1: Expected 4 columns, got 5"):
-        sample_file(tmp_path / "e.dat")
 
 
 def test_excel_csv(tmp_path):
@@ -450,39 +424,6 @@ def test_questions_where_it_is_not_sure(tmp_path):
 def test_errors(tmp_path, columns, given, says):
     with pytest.raises(ValueError, match=says):
         guess_log(write(tmp_path / "e.csv", table(**columns)), given=given)
-
-
-def test_a_file_without_a_line_of_names_says_so(tmp_path):
-    path = tmp_path / "e.csv"
-    path.write_text("1,17,0.5,68fd1e64\n0,18,,68fd1e64\n")
-    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
-        sample_file(path)
-    for text in ("1,17,17,0.5\n0,18,18,0.2\n", "b,30.8,g,t,t,g,+\na,58.6,g,t,f,g,+\n"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
-            sample_file(path)
-
-
-def test_names_in_two_lines_and_places_as_names(tmp_path):
-    path = tmp_path / "e.csv"
-    path.write_text("a,X1,X2,Y\nkind,AGE,SUM,default\nb,17,0.5,1\nc,18,,0\n")
-    with pytest.raises(
-        ValueError,
-        match=r"e\.csv, row 1: 'AGE', 'SUM', 'default' \.\.\., and numbers below, .* delete one of the two lines",
-    ):
-        sample_file(path)
-    path.write_text("size,1,2,click\nunknown,3,4,0\n5,6,7,1\n")  # one text among numbers is a value
-    assert sample_file(path).table.num_rows == 2
-    for names in (
-        "1,2,history,4,age",
-        "0,1,history,3,age",
-        "0,1,2,3,4",
-    ):  # as pandas writes where some names were lacking
-        path.write_text(f"{names}\n7,1,2,3,4\n8,1,2,3,5\n")
-        assert sample_file(path).table.column_names == names.split(",")
-    path.write_text("1,2,3,4,5\n7,1,2,3,4\n")
-    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
-        sample_file(path)
 
 
 def test_objects_are_left_out_and_named(tmp_path):
@@ -767,24 +708,6 @@ def test_labels_of_plus_and_minus_one(tmp_path):
     assert (log.label == 1).sum() == signs.count(1)
 
 
-def test_a_first_row_of_words_is_no_header(tmp_path):
-    rows = [(f"{row}", f"U{row % 9}", f"11/{9 + row % 9}/2019 9:05:58 AM", "N1 N2") for row in range(ROWS)]
-    (tmp_path / "e.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
-        sample_file(tmp_path / "e.tsv")
-    sample = write(
-        tmp_path / "f.csv",
-        {
-            "click": ["click", "skip"] * (ROWS // 2),
-            "size": ["big", "size"] * (ROWS // 2),
-            "x": [1] * ROWS,
-            "y": [2] * ROWS,
-            "z": [2] * ROWS,
-        },
-    )
-    assert sample.table.num_rows == ROWS
-
-
 def test_a_column_that_is_called_like_a_statistic(tmp_path):
     """A log's own columns and statistics stand beside one another in a table."""
     rng = np.random.default_rng(0)
@@ -857,11 +780,3 @@ def test_what_is_not_sure_says_how_it_is_stated(tmp_path):
         "another one: --item COLUMN)",
         "another one: --label COLUMN)",
     ]
-
-
-def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):
-    """The lines stand in the schema's file as comments."""
-    guess = guess_log(write(tmp_path / "e.csv", table(**{'"a\nb"': ["x", "y"] * (ROWS // 2)})))
-    (line,) = [line for line in guess.lines() if "2 categories" in line]
-    assert "a\\nb" in line
-    assert "\n" not in line

@@ -109,3 +109,22 @@ def test_data_in_memory_are_no_name(given):
         ValueError, match=r"name_or_path: got .*accepted: the name of a data set, or a path.*from_dataset"
     ):
         load(given)
+
+
+def test_a_data_file_is_looked_at_as_init_does(tmp_path, caplog):
+    rows = [f"{row % 13},{row % 17},{1_600_000_000 + row},{row // 3 % 2}" for row in range(300)]
+    (tmp_path / "e.csv").write_text("\n".join(["user_id;item_id;ts;clicked", *rows]).replace(",", ";") + "\n")
+    log = load(tmp_path / "e.csv")
+    assert isinstance(log, InteractionLog)
+    assert (log.num_events, log.num_users, log.num_items) == (300, 13, 17)
+    (warning,) = caplog.messages
+    assert "clicked  two values, 1 in 50.0% of the rows" in warning
+    assert f"guessed; `lmctr init {tmp_path / 'e.csv'}` writes a schema" in warning
+    assert isinstance(load(tmp_path / "e.csv", kind="table"), TableSource)  # as stated
+    (tmp_path / "rows.csv").write_text("\n".join(["bought,x", *(f"{row // 3 % 2},{row % 17}" for row in range(300))]))
+    table = load(tmp_path / "rows.csv")
+    assert isinstance(table, TableSource)
+    assert table.label == "bought"
+    (tmp_path / "rows.csv").write_text("\n".join(["y1,x", *(f"{row % 7}a,{row % 17}b" for row in range(300))]))
+    with pytest.raises(ValueError, match=r"no column looks like the label.*Give --label with `lmctr init`"):
+        load(tmp_path / "rows.csv")

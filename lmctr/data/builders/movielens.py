@@ -38,7 +38,6 @@ BEHAVIORS = {
 }
 """Feedback names by what a rating shows of itself in a history; a rating of n half stars has the code n."""
 _SECONDS_PER_YEAR = 365.25 * 86_400
-_SEPARATOR = "\x1f"  # stands for '::', which pyarrow cannot take as a delimiter
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,8 @@ class _Source:
         if self.kind == "csv":
             data = None if isinstance(file, Path) else file.read_bytes()
             return read_delimited(file, list(types), types, data=data, progress=progress)
-        data = _as_utf8(file.read_bytes()).replace(b"::", _SEPARATOR.encode())
-        try:
-            return read_delimited(file, None, types, delimiter=_SEPARATOR, names=list(types), quoted=False, data=data)
-        except ValueError as error:
-            raise ValueError(str(error).replace(_SEPARATOR, "::")) from None
+        data = _as_utf8(file.read_bytes())
+        return read_delimited(file, None, types, delimiter="::", names=list(types), data=data)
 
 
 def _as_utf8(data: bytes) -> bytes:

@@ -71,8 +71,8 @@ class TabularFeatureProcessor(FittedExtractor):
         time (`str`, *optional*): time column: unix seconds, timestamps or ISO texts.
         time_format (`str`, *optional*): `strptime` format of a time column of other texts, or the unit of numbers: "ms", "us", "ns".
         weight (`str`, *optional*): column of sample weights.
-        reading (`dict`, *optional*): how text files of rows are written, where not as usual: `decimal` and `na_values`, as in
-            [`~lmctr.data.tables.load.table_source`].
+        reading (`dict`, *optional*): how text files of rows are written, where not as usual: `decimal`, `na_values` and `names`, as
+            in [`~lmctr.data.tables.load.table_source`].
         embedding_dim (`int`, *optional*): embedding width of fields without one of their own, once any field has one.
         quantile_sample (`int`, defaults to 262144): quantile bounds are exact up to this many rows; beyond, they come from a
             uniform sample of this many (standard error of a bound's rank: at most 0.1 %).
@@ -129,8 +129,12 @@ class TabularFeatureProcessor(FittedExtractor):
             setattr(self, name, value)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed={seed!r}; accepted: a whole number from 0.")
-        if reading is not None and not (isinstance(reading, Mapping) and {*reading} <= {"decimal", "na_values"}):
-            raise ValueError(f"reading={reading!r}; accepted: a dict with `decimal` and `na_values`, or None.")
+        if reading is not None and not (
+            isinstance(reading, Mapping) and {*reading} <= {"decimal", "na_values", "names"}
+        ):
+            raise ValueError(
+                f"reading={reading!r}; accepted: a dict with `decimal`, `na_values` and `names`, or None."
+            )
         self.reading = None if reading is None else dict(reading)
         self.seed = seed
         if isinstance(statistics_reader, Mapping):
@@ -314,7 +318,7 @@ class TabularFeatureProcessor(FittedExtractor):
         """[`~TabularFeatureProcessor.transform`] block by block."""
         special = self._special()
         if not isinstance(source, TableSource):
-            found = column_names(source)
+            found = column_names(source, self.reading)
             wanted = ["label", "group", "time", "weight"] if found is not None else []
             special |= {name: special[name] if special[name] in found else None for name in wanted}
             if found is not None and special["label"] is None:
@@ -599,12 +603,12 @@ def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] 
     return list(extra)
 
 
-def column_names(source: Any) -> list[str] | None:
-    """Names of a source's columns, None when only reading would tell."""
+def column_names(source: Any, reading: Mapping[str, Any] | None = None) -> list[str] | None:
+    """Names of a source's columns, None when only reading would tell; `reading` as in [`rows_of`]."""
     if isinstance(source, Rows):
         return source.table.schema.names
     if isinstance(source, (str, os.PathLike)):
-        return names_in_file(source)
+        return names_in_file(source, **(reading or {}))
     if isinstance(source, Mapping):
         return list(source)
     if isinstance(source, Sequence) and source and isinstance(source[0], Mapping):

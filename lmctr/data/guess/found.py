@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmctr.data.reading import printable
+from lmctr.utils.suggest import LISTED, first_of
 
 from .sample import FileSample
 
@@ -69,7 +70,10 @@ class LogGuess:
         for start, sample in files.items():
             if sample is None:
                 continue
-            how = ", ".join(f"{key} {value!r}" for key, value in sample.reading.items())
+            how = ", ".join(
+                f"names {first_of(value, LISTED)}" if key == "names" else f"{key} {value!r}"
+                for key, value in sample.reading.items()
+            )
             rows = (
                 f"{sample.rows:,} rows"
                 if sample.whole

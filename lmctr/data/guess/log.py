@@ -7,6 +7,8 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,7 @@ class _LogGuesser(Guesser):
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")
+        self._leave_out_rows()
         unsure = {guess.role for guess in self.found.guesses if not guess.sure}
         if {"item", "user"} <= unsure and (self.found.items, self.found.users) == (None, None):
             raise NoLogError(
@@ -117,6 +120,7 @@ class _LogGuesser(Guesser):
         if self.found.items is not None and (lacking := self._lacking()):
             schema["missing_items"] = "empty"
             self._say("items missing_items", "empty", f"{lacking:.1%} of the events have an item without a row there")
+        self.columns |= {role: {"column": self.columns[role], "missing": "drop"} for role in self.dropped}
         return self.found
 
     def _otherwise(self) -> str:
@@ -217,6 +221,35 @@ class _LogGuesser(Guesser):
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _leave_out_rows(self) -> None:
+        """Rows without an item or a user, such as searches and starts of an app, are none of the log: what else is guessed is guessed of the others."""
+        table = self.events.table
+        self.dropped = [role for role in ("item", "user") if table[self.columns[role]].null_count]
+        for role in self.dropped:
+            count = table[self.columns[role]].null_count
+            share = f"{'' if self.events.whole else 'about '}{count / table.num_rows:.1%}"
+            says = f"{count:,} rows ({share}) have none, and are left out (missing: drop)"
+            self._say(f"no {role}", self.columns[role], f"{says}{self._told_by(self.columns[role])}")
+        if self.dropped:
+            rows = table.filter(reduce(pc.and_, (table[self.columns[role]].is_valid() for role in self.dropped)))
+            if not rows.num_rows:
+                names = " and ".join(repr(self.columns[role]) for role in ("user", "item"))
+                raise ValueError(
+                    f"{self.events.path}: no row has a value of {names}; state other columns: --user, --item"
+                )
+            self.events = self.found.events = replace(self.events, table=rows)
+
+    def _told_by(self, key: str) -> str:
+        """Which value of another column the rows without an id have, where that tells them: `search`."""
+        absent = self.events.table[key].is_null()
+        for name in self.left:
+            if 1 < self.events.distinct.get(name, 0) <= _SCENARIOS:
+                values = self.events.table[name]
+                without, others = (pc.unique(values.filter(mask)).to_pylist() for mask in (absent, pc.invert(absent)))
+                if not {*without} & {*others}:
+                    return f": those with {name} {', '.join(map(repr, without))}"
+        return ""
 
     def _longer_lived(self, visit: str, names: list[str]) -> str:
         """The column of users where `visit` holds their visits: each of these is of one user, who stays far longer."""

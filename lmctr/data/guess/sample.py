@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.times import formats_of_texts, iso_times
-from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint, parquet_files
+from lmctr.data.names import no_header_hint
+from lmctr.data.reading import checked_file, delimiter_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
+from lmctr.utils.suggest import first_of
 
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
@@ -52,7 +54,7 @@ class FileSample:
     """The first rows of a file, cleaned, and how the file is read.
 
     Attributes:
-        path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
+        path: the file. reading: keys of the schema besides the path (`names`, `delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
@@ -128,22 +130,26 @@ def words_of(name: str) -> list[str]:
     return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
 
 
-def sample_file(path: str | os.PathLike) -> FileSample:
-    """Reads the first rows of a CSV, TSV, Parquet or JSON lines file and finds out how it is written.
+def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> FileSample:
+    """Reads the first rows of a CSV, TSV, Parquet or JSON lines file and finds out how it is written. names: of the columns of a text file without a line
+    of them.
 
     Raises:
-        FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names.
+        FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names, and none given; names of one that has some.
     """
     path, kind = checked_file(Path(path).expanduser())
     delimiter = delimiter_of(path) if kind == "csv" else None
-    blocks = stream_file(path, delimiter=delimiter, block_size=_BYTES)
+    if names is not None and kind not in ("csv", "tsv"):
+        raise ValueError(
+            f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
+        )
+    blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
-    if table.num_columns == 1 and "::" in table.column_names[0]:
+    if names is not None and table.column_names[: len(names)] != [*names]:
         raise ValueError(
-            f"{path}: its columns are parted by '::', and one sign is read: replace it by a tab, and write a line of names at the top; "
-            "MovieLens in this form is read from its folder by --data.name movielens --data.path FOLDER"
+            f"{path}: its first line holds names ({first_of(table.column_names)}), so that it needs no others; leave {', '.join(names)} out."
         )
     if kind in ("csv", "tsv") and (place := _place_of_names(table)) is not None:
         raise ValueError(
@@ -151,19 +157,25 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         )
     if kind in ("csv", "tsv") and len(second := _second_names(table)) > table.num_columns / 2:
         raise ValueError(
-            f"{path}, row 1: {', '.join(map(repr, second[:3]))} ..., and numbers below, as where a second line of names or of units stands below "
-            "the first; delete one of the two lines"
+            f"{path}, row 1: {', '.join(map(repr, second[:3]))} ..., and numbers below, as where "
+            + (
+                "a second line of names or of units stands below the first; delete one of the two lines"
+                if names is None
+                else f"a line of names stands at the top; leave {', '.join(names)} out, or delete it"
+            )
         )
     if (
         kind in ("csv", "tsv")
+        and names is None
         and not _are_places(table.column_names)
-        and (hint := no_header_hint(table.column_names, _values_as_names(table)))
+        and (hint := no_header_hint(table.column_names, _values_as_names(table), str(path)))
     ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     nameless = tuple(name for name in table.column_names if not name.strip())
     table = table.drop_columns([*objects, *(name for name in nameless if name not in objects)])
-    reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
+    reading = {} if names is None else {"names": [*names]}
+    reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
         values = decoded(table[name].combine_chunks())  # of categories of pandas
@@ -181,7 +193,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         cleaned[name] = values
     if kind in ("csv", "tsv"):
         missing |= _missing_words(
-            path, delimiter, [name for name, own in cleaned.items() if is_number(own.type) and own.null_count]
+            path, delimiter, names, [name for name, own in cleaned.items() if is_number(own.type) and own.null_count]
         )
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
@@ -226,12 +238,13 @@ def _values_as_names(table: pa.Table) -> set[str]:
     }
 
 
-def _missing_words(path: Path, delimiter: str | None, names: list[str]) -> set[str]:
+def _missing_words(path: Path, delimiter: str | None, names: Sequence[str] | None, numbers: list[str]) -> set[str]:
     """Words in columns of numbers that were read as missing ones, such as R's NA."""
-    if not names:
+    if not numbers:
         return set()
-    table = next(stream_file(path, dict.fromkeys(names, "text"), delimiter=delimiter, block_size=_BYTES)).table
-    return {word for name in names for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
+    wanted = dict.fromkeys(numbers, "text")
+    table = next(stream_file(path, wanted, delimiter=delimiter, names=names, block_size=_BYTES)).table
+    return {word for name in numbers for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
 
 
 def _holds_objects(kind: pa.DataType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,13 @@ def guess_files(
     ask: Ask | None = None,
     kind: str | None = None,
     negatives: int | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
 ) -> LogGuess:
     """The log of the files; where one file lacks a user, an item or a time, the table that it is.
 
     Args:
         events, items, users: paths of files. given, ask, negatives: as in [`guess_log`]. kind: `log` or `table` where it is known which.
+        names: of the columns of files without a line of them, by `events`, `items`, `users`.
 
     Raises:
         FileNotFoundError, ValueError: as [`sample_file`], [`guess_log`] and [`guess_table`] do.
@@ -55,7 +57,12 @@ def guess_files(
         raise ValueError(
             f"--negatives {negatives}: they are drawn from the items of a log; leave it out, or --kind table"
         )
-    files = [None if path is None else sample_file(path) for path in (events, items, users)]
+    paths, names = {"events": events, "items": items, "users": users}, names or {}
+    if without := next((role for role in names if paths[role] is None), None):
+        raise ValueError(
+            f"--{without}-names {','.join(names[without])}: of a file that is not given: --{without} FILE"
+        )
+    files = [None if path is None else sample_file(path, names.get(role)) for role, path in paths.items()]
     if kind == "table":
         return guess_table(files[0], given)
     try:

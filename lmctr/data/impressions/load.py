@@ -78,7 +78,6 @@ class ImpressionSchema(ReadingKeys):
 
     name: str | int | None = None
     impressions: ColumnName
-    names: list[str] | None = None
     columns: ImpressionColumns
     user_fields: list | None = None
     ad_fields: list | None = None

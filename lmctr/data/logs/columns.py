@@ -125,6 +125,35 @@ def item_rows(
     return rows.fill_null(-1 if missing is None else missing).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
 
 
+def without_id(array: pa.Array) -> np.ndarray:
+    """(R,) bool, the rows of a column of ids that have none: no value, no number, or an empty text."""
+    lacking = nulls(array)
+    if pa.types.is_floating(array.type):
+        return lacking | pc.is_nan(array).fill_null(False).to_numpy(zero_copy_only=False)
+    words = array.dictionary if pa.types.is_dictionary(array.type) else array
+    if not is_text(words.type):
+        return lacking
+    empty = pc.equal(words, "").fill_null(False).to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(array.type) and empty.any():
+        rows = array.indices.fill_null(len(empty)).to_numpy(zero_copy_only=False)
+        empty = np.append(empty, True)[rows]
+    return lacking | empty if empty.any() else lacking
+
+
+def without_empty_id(array: pa.Array) -> pa.Array:
+    """Ids none of which is the empty text, without that among the values that a dictionary lists: the others may be whole numbers."""
+    place = (
+        pc.index(array.dictionary, "").as_py()
+        if pa.types.is_dictionary(array.type) and is_text(array.type.value_type)
+        else -1
+    )
+    if place < 0:
+        return array
+    behind = pc.greater(array.indices, place).cast(array.indices.type)
+    kept = pc.not_equal(array.dictionary, "")
+    return pa.DictionaryArray.from_arrays(pc.subtract(array.indices, behind), array.dictionary.filter(kept))
+
+
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
     """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked."""
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from lmctr.data.reading import format_of
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
@@ -29,6 +30,11 @@ class FileSpec(ReadingKeys):
     """Where a table stands and how to read it."""
 
     path: ColumnName
+
+    def at(self, path: Path) -> FileSpec:
+        """Another file, which is read alike; what is said of texts is nothing to a Parquet or JSON lines file."""
+        is_text = self.format is not None or format_of(path) in ("csv", "tsv")
+        return FileSpec(**{**(self.model_dump() if is_text else {}), "path": str(path)})
 
 
 class TimeSpec(TimeKeys):
@@ -87,6 +93,13 @@ def _field(rule: str) -> str:
     return "in_" if rule == "in" else rule
 
 
+class KeySpec(Values):
+    """A column of users or items; `missing` is "error" or "drop" (a row without one, such as of a search or the start of an app, is left out)."""
+
+    column: ColumnName
+    missing: Literal["error", "drop"] = "error"
+
+
 class CodeSpec(Values):
     """A column of names or codes."""
 
@@ -140,7 +153,7 @@ class AttributesSpec(FileSpec):
 
     @model_validator(mode="after")
     def _one_place(self) -> AttributesSpec:
-        for name in () if self.path is not None else ("format", "delimiter", "decimal", "na_values", "item", "user"):
+        for name in () if self.path is not None else (*ReadingKeys.model_fields, "item", "user"):
             if name in self.model_fields_set:
                 raise ValueError(f"{name!r} belongs to a file of its own; add `path`, or leave it out.")
         if self.path is None and not self.columns:
@@ -162,6 +175,7 @@ class NegativesSpec(Values):
 
 
 Label = Annotated[LabelSpec, short_for("column")]
+Key = Annotated[KeySpec, short_for("column")]
 Codes = Annotated[CodeSpec, short_for("column")]
 AttributeTable = Annotated[AttributesSpec, short_for("path")]
 
@@ -169,8 +183,8 @@ AttributeTable = Annotated[AttributesSpec, short_for("path")]
 class ColumnKeys(Values):
     """Which column of the event table is what."""
 
-    user: ColumnName
-    item: ColumnName
+    user: Key
+    item: Key
     time: Annotated[TimeSpec, short_for("column")]
     label: Label | None = None
     feedback: Codes | None = None
@@ -219,18 +233,18 @@ class Schema(Values):
     def tables(self) -> Iterator[tuple[str, AttributesSpec, str, str]]:
         """Of the catalogue and the user table, where there are such: name, keys, name of the ids in the log, id column."""
         if self.catalogue is not None:
-            yield "catalogue", self.catalogue, "item_id", self.catalogue.item or self.columns.item
+            yield "catalogue", self.catalogue, "item_id", self.catalogue.item or self.columns.item.column
         if self.users is not None:
-            yield "users", self.users, "user_id", self.users.user or self.columns.user
+            yield "users", self.users, "user_id", self.users.user or self.columns.user.column
 
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
         keys = self.columns
-        specs = [keys.time, keys.label, keys.feedback, keys.scenario]
+        specs = [keys.user, keys.item, keys.time, keys.label, keys.feedback, keys.scenario]
         specs += [*keys.extra_labels.values(), *keys.context.values()]
         for _, table, _, _ in self.tables():
             specs += () if table.path is not None else table.columns.values()
-        names = [keys.user, keys.item, keys.weight, keys.feedback_values, keys.part]
+        names = [keys.weight, keys.feedback_values, keys.part]
         names += [spec.column for spec in specs if spec is not None]
         return list(dict.fromkeys(name for name in names if name is not None))
 

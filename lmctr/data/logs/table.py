@@ -4,10 +4,11 @@ A schema file for `load_log("shop.yaml")`; paths are relative to it:
 
 ```yaml
 name: shop
-events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";", decimal: ",", na_values: ["?", NULL]}
+events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";", decimal: ",", na_values: ["?", NULL]};
+                                   # names: [customer, product, ts, clicked] of a file without a line of names
 columns:
   user: customer                   # ids are integers or strings
-  item: product
+  item: product                    # or {column: product, missing: drop}: rows without one (searches, starts of an app) are left out; users likewise
   time: {column: ts, unit: ms}     # unix time in s (default), ms, us or ns; or format: "%d.%m.%Y %H:%M", timezone: Europe/Oslo
   label: clicked                   # 0 or 1; or a rule:
   # label: {column: rating, greater_than: 3}       # at_least, less_than, at_most, equals, in
@@ -55,7 +56,17 @@ from lmctr.utils.measure import release_memory
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
 from .negatives import with_negatives
-from .schema import AttributeSpec, AttributesSpec, CodeSpec, FileSpec, LabelSpec, Schema, parse_schema, read_schema
+from .schema import (
+    AttributeSpec,
+    AttributesSpec,
+    CodeSpec,
+    FileSpec,
+    KeySpec,
+    LabelSpec,
+    Schema,
+    parse_schema,
+    read_schema,
+)
 from .times import seconds_of
 
 POSITIVE_WORDS = frozenset(
@@ -83,7 +94,7 @@ def load_table(
     if path is not None:
         path = Path(path).expanduser()
         if path.is_file():
-            events = events.model_copy(update={"path": str(path.resolve())})
+            events = events.at(path.resolve())
         elif path.is_dir():
             folder = path
         else:
@@ -103,6 +114,7 @@ def log_from_file(
     delimiter: str | None = None,
     decimal: str = ".",
     na_values: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     progress: bool = False,
 ) -> InteractionLog:
     """Reads a data file by the keys of a schema, given as arguments; paths among them are relative to the current folder.
@@ -113,9 +125,10 @@ def log_from_file(
     if columns is None:
         raise ValueError(
             f"{events}: a raw data file needs a schema that says which column is what: `lmctr init {events}` writes one (a .yaml file, "
-            "see lmctr.data.logs.table), or give its keys in data.options."
+            f"see lmctr.data.logs.table), or give its keys in data.options; in Python lmctr.data.load({str(events)!r}) looks at the columns."
         )
     reading = {"format": format, "delimiter": delimiter, "decimal": decimal, "na_values": na_values}
+    reading["names"] = None if names is None else [*names]
     keys = {"columns": columns, "catalogue": catalogue, "users": users, "negatives": negatives}
     keys |= {"missing_items": missing_items, "info": info}
     reading = {key: value for key, value in reading.items() if value is not None}
@@ -128,7 +141,7 @@ def log_from_file(
 
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
     file = folder / Path(events.path).expanduser()
-    types = dict.fromkeys((spec.columns.user, spec.columns.item), ID)
+    types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)
@@ -176,13 +189,16 @@ def log_from_table(
 
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
-    keys, notes = spec.columns, ()
+    keys = spec.columns
+    table, notes = _with_keys(table, spec, source)
     if spec.missing_items != "error":
-        table, tables, notes = _mend_missing_items(table, spec, source, dict(tables))
+        table, tables, more = _mend_missing_items(table, spec, source, dict(tables))
+        notes += more
     if spec.negatives is not None:
         table, more = _without_repeats(table, spec)
         notes += more
-    ids = {key: whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))}
+    names = {"user": keys.user.column, "item": keys.item.column, "time": keys.time.column}
+    ids = {f"{role}_id": whole_ids(table[names[role]], names[role], source) for role in ("user", "item")}
     from_events = {
         name: _attributes_from_events(table, ids[key], part, key, id_column, source)
         for name, part, key, id_column in spec.tables()
@@ -193,7 +209,6 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
     elif keys.label is None:  # all are alike, so that a request need not say what a behaviour was
         feedback, feedback_names = np.zeros(table.num_rows, np.int8), ("clicked",)
-    names = {"user": keys.user, "item": keys.item, "time": keys.time.column}
     names |= {} if keys.label is None else {"label": keys.label.column}
     names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"} | {
         "part": keys.part or "part"
@@ -233,9 +248,31 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     return log if spec.negatives is None else with_negatives(log, **spec.negatives.model_dump())
 
 
+def _with_keys(table: pa.Table, spec: Schema, source: str) -> tuple[pa.Table, tuple[str, ...]]:
+    """The rows with a user and an item, where the schema says that others are left out; and notes that say how many were. Raises `ValueError` for such
+    rows where it does not, and where no row has one."""
+    notes: tuple[str, ...] = ()
+    for role in ("user", "item"):
+        key: KeySpec = getattr(spec.columns, role)
+        array = columns.as_arrow(table[key.column], key.column, source)
+        lacking = columns.without_id(array)
+        if not lacking.any():
+            continue
+        if key.missing == "error" or lacking.all():
+            hint = f"With `{role}: {{column: {key.column}, missing: drop}}` in the schema such rows are left out."
+            hint = f"No row has the {role}." if lacking.all() else hint
+            problem = "are missing" if array.null_count else "are empty"
+            columns.refuse(lacking, array, key.column, source, problem, f"Every event needs a value here. {hint}")
+        notes += (f"{int(lacking.sum()):,} of {len(lacking):,} rows without a value of {key.column!r} were left out.",)
+        table = table.filter(pa.array(~lacking))
+        place, ids = table.column_names.index(key.column), columns.as_arrow(table[key.column], key.column, source)
+        table = table.set_column(place, key.column, columns.without_empty_id(ids))
+    return table, notes
+
+
 def _without_repeats(table: pa.Table, spec: Schema) -> tuple[pa.Table, tuple[str, ...]]:
     """Clicks of one user, item and time once, as several of one product in a basket are; and a note that says how many were left out."""
-    keys = {"user": spec.columns.user, "item": spec.columns.item, "time": spec.columns.time.column}
+    keys = {role: getattr(spec.columns, role).column for role in ("user", "item", "time")}
     rows = pa.table({key: table[name] for key, name in keys.items()} | {"row": np.arange(table.num_rows)})
     first = np.sort(rows.group_by(list(keys)).aggregate([("row", "min")])["row_min"].to_numpy())
     if len(first) == table.num_rows:
@@ -249,12 +286,13 @@ def _mend_missing_items(
     table: pa.Table, spec: Schema, source: str, tables: dict[str, pa.Table | None]
 ) -> tuple[pa.Table, dict[str, pa.Table | None], tuple[str, ...]]:
     """Events of items without a row in the catalogue left out, or rows without a description added; and a note that says how many."""
-    ids = whole_ids(table[spec.columns.item], spec.columns.item, source)
-    rows = columns.item_rows(ids, spec.columns.item, source, tables["catalogue"]["item_id"], missing=-1)
+    name = spec.columns.item.column
+    ids = whole_ids(table[name], name, source)
+    rows = columns.item_rows(ids, name, source, tables["catalogue"]["item_id"], missing=-1)
     lacking = rows < 0
     if not lacking.any():
         return table, tables, ()
-    missing = columns.encode_ids(pc.filter(ids, pa.array(lacking)), spec.columns.item, source)[1]
+    missing = columns.encode_ids(pc.filter(ids, pa.array(lacking)), name, source)[1]
     found = f"{int(lacking.sum()):,} events of {len(missing):,} items that the catalogue lacks"
     if spec.missing_items == "drop":
         if lacking.all():

@@ -116,8 +116,8 @@ def table_source(
     """
     if validation is not None and test is None:
         raise ValueError("validation is given and test is not; give both parts, or none.")
-    unusual = _reading(decimal, na_values)
-    reading = {"format": format, "delimiter": delimiter, "names": names, **(unusual or {})}
+    unusual = _reading(decimal, na_values, names)
+    reading = {"format": format, "delimiter": delimiter, **(unusual or {})}
     reading["block_size"] = block_size_for(memory_limit)
 
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
@@ -174,7 +174,7 @@ def table_source(
     )
 
 
-def _reading(decimal: str, na_values: Sequence[str] | None) -> dict[str, Any] | None:
+def _reading(decimal: str, na_values: Sequence[str] | None, names: Sequence[str] | None) -> dict[str, Any] | None:
     """What is not as usual in how text files are written, as a processor keeps it."""
     if decimal not in (".", ","):
         raise ValueError(f"decimal={decimal!r}; accepted: '.' and ','.")
@@ -182,6 +182,7 @@ def _reading(decimal: str, na_values: Sequence[str] | None) -> dict[str, Any] | 
     if not isinstance(given, (list, tuple)) or not all(isinstance(text, str) for text in given):
         raise ValueError(f"na_values={na_values!r}; accepted: a list of texts, such as ['?'].")
     unusual = {"decimal": decimal} if decimal != "." else {}
+    unusual |= {"names": list(names)} if names else {}
     return unusual | ({"na_values": list(na_values)} if na_values else {}) or None
 
 
@@ -252,7 +253,6 @@ class TableSchema(ReadingKeys):
 
     name: str | int | None = None
     files: Annotated[TableFiles, short_for("train")]
-    names: list[str] | None = None
     label: Label | None = None
     labels: list[Label] | None = None
     group: ColumnName | None = None

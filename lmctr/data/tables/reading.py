@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,14 +21,15 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
+from lmctr.data.names import HEAD, first_rows, names_of_first, names_of_rows
 from lmctr.data.reading import (
+    ONE_SIGN,
     check_columns,
     check_same_types,
     checked_file,
     csv_header,
     delimiter_of,
     first_not_utf8,
-    names_of_rows,
     parquet_files,
     parse_error,
     printable,
@@ -91,7 +93,7 @@ def stream_file(
         columns: columns to read, with what they hold: "text", "number" or "any" (as the reader finds it). None reads all.
         format: "csv", "tsv", "parquet" or "jsonl"; default: from the extension.
         delimiter: of CSV files; default: a tab (TSV), else what parts the first lines.
-        names: column names of a CSV file without a header line.
+        names: column names of a CSV file without a header line; one whose first line holds two of them, or nothing else, is read by its own.
         decimal: decimal point of CSV files.
         na_values: further texts of CSV files that mean a missing value, also in columns of text.
         block_size: bytes of text per block; for Parquet about as many bytes of decoded values.
@@ -108,7 +110,7 @@ def stream_file(
         stream = _stream_json(path, columns, block_size)
     else:
         if delimiter is None:
-            delimiter = "\t" if kind == "tsv" else "," if names else _default_delimiter(path, columns)
+            delimiter = "\t" if kind == "tsv" else _default_delimiter(path, columns, names)
         stream = _stream_csv(path, columns, _Writing(delimiter, names, decimal, tuple(na_values or ())), block_size)
     first = 1
     for table in _ahead(stream):
@@ -119,11 +121,11 @@ def stream_file(
         raise ValueError(f"{path}: the file has no rows.")
 
 
-def names_in_file(path: str | Path) -> list[str]:
-    """Names of a file's columns; of JSON lines, the keys of the first 1,000, whose values may be of several types."""
+def names_in_file(path: str | Path, **reading: Any) -> list[str]:
+    """Names of a file's columns; of JSON lines, the keys of the first 1,000, whose values may be of several types. reading: see [`stream_file`]."""
     path, kind = checked_file(path)
     if kind != "jsonl":
-        return next(stream_file(path)).table.schema.names
+        return next(stream_file(path, **reading)).table.schema.names
     with _opened(path) as stream:
         block = next(_line_blocks(stream, BLOCK_SIZE, path), b"")
     try:
@@ -133,14 +135,15 @@ def names_in_file(path: str | Path) -> list[str]:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
 
 
-def _default_delimiter(path: Path, columns: Mapping[str, str] | None) -> str:
-    """What the first lines are parted by; a comma where it finds one of the columns in the header line."""
+def _default_delimiter(path: Path, columns: Mapping[str, str] | None, names: Sequence[str] | None) -> str:
+    """What the first lines are parted by; a comma where it finds one of the columns in the header line, or one for each name."""
     sign = delimiter_of(path)
-    if sign == "," or columns is None:
+    if sign == "," or (columns is None and names is None):
         return sign
     with _opened(path) as stream:
         line = _first_line(next(_line_blocks(stream, 1 << 16, path, quoted=True)))
-    return "," if {*columns} & {*csv_header(pa.py_buffer(line), pacsv.ParseOptions(), path)} else sign
+    found = csv_header(pa.py_buffer(line), pacsv.ParseOptions(), path)
+    return "," if {*(columns or ())} & {*found} or len(found) == len(names or ()) else sign
 
 
 def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
@@ -161,18 +164,23 @@ def _stream_csv(
     path: Path, columns: Mapping[str, str] | None, writing: _Writing, block_size: int
 ) -> Iterator[pa.Table]:
     # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
-    parse, names = pacsv.ParseOptions(delimiter=writing.delimiter), writing.names
+    quoted, delimiter = len(writing.delimiter) == 1, writing.delimiter if len(writing.delimiter) == 1 else ONE_SIGN
+    parse, names = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False), writing.names
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
     wanted = None if columns is None else list(columns)
     done = 0
     with _opened(path) as stream:
-        for block in _line_blocks(stream, block_size, path, quoted=True):
+        for block in _line_blocks(stream, block_size, path, quoted):
+            if not quoted:
+                block = block.replace(writing.delimiter.encode(), ONE_SIGN.encode())
+            if names is not None and names is writing.names:
+                names = names_of_first(first_rows(block[:HEAD], delimiter, quoted), names, str(path))
             if names is None:
                 block = block.lstrip(b"\r\n")
                 line = _first_line(block)
                 names, block = csv_header(pa.py_buffer(line), parse, path), block[len(line) :]
-                names = names_of_rows(names, block[: 1 << 16], writing.delimiter)
+                names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted))
             if not done:
                 check_columns(names, wanted, str(path))
             if not block.strip():  # the header line alone

@@ -98,7 +98,7 @@ class TableSource:
         group: column of the grouped AUC, such as the user, or None.
         time: time column (unix seconds, timestamps or ISO texts), or None. time_format: of other texts, or the unit of numbers: ms, us, ns.
         weight: column of sample weights, or None.
-        reading: how text files are written, where not as usual: `decimal`, `na_values` (see [`stream_file`]); None: as usual.
+        reading: how text files are written, where not as usual: `decimal`, `na_values`, `names` (see [`stream_file`]); None: as usual.
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
         published_split: whether the rows are parted as a published benchmark parts them, at random though they have a time.
@@ -255,7 +255,7 @@ def rows_of(
             IterableDataset, a pandas DataFrame, a dict of columns, a list of dicts, [`Rows`] or an iterable of RecordBatches.
         columns: columns to read, with what they hold; None reads all.
         part: only the rows of this part, for a [`TableSource`].
-        reading: of a path, how a text file is written: `decimal`, `na_values`.
+        reading: of a path, how a text file is written: `decimal`, `na_values`, `names`.
 
     Raises:
         ValueError: no rows, missing or duplicate columns.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import Block, bad_rows, check_id_column, copied
+from .tables import Block, bad_rows, check_id_column, copied, own_columns
 
 BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -52,16 +52,37 @@ _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": (
 _OF_REQUESTS = {"history", "candidates", "target"}  # columns that no table has
 
 
-def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, columns: Mapping[str, str] | None) -> bool:
+def reads_log(
+    folder: RunFolder,
+    log: str | None,
+    source: Any,
+    kind: str,
+    columns: Mapping[str, str] | None,
+    names: Sequence[str] | None = None,
+) -> bool:
     """Whether the rows of an input (a path, or what Python holds) are to be joined with a log: where one is named; a table for a run of texts
-    or events; a table that lacks `columns` that the run's processor reads (those that tell of histories), for a run of a log."""
+    or events; a table that lacks `columns` that the run's processor reads (those that tell of histories), for a run of a log. names: of the input's
+    columns, where it has no line of them."""
     if log is not None:
         return True
     if kind == "impressions" or not _is_table(source):
         return False
     if kind != "table":
         return True
-    return folder.started and is_of_log(folder) and not {*columns} <= {*columns_of(source)}
+    return folder.started and is_of_log(folder) and not {*columns} <= {*columns_of(source, _reading(folder, names))}
+
+
+def _reading(folder: RunFolder, names: Sequence[str] | None) -> dict[str, Any] | None:
+    """How text files of a run's log are written, as far as that is known here."""
+    try:
+        own = _names(load_recipe(folder.path / RECIPE).data)
+    except (FileNotFoundError, ValueError):  # a schema that is elsewhere, and told where the log is read
+        own = None
+    return _with_names(own and own.reading, names)
+
+
+def _with_names(reading: Mapping[str, Any] | None, names: Sequence[str] | None) -> dict[str, Any]:
+    return {**(reading or {}), **({} if names is None else {"names": [*names]})}
 
 
 def is_of_log(folder: RunFolder) -> bool:
@@ -94,14 +115,14 @@ def _keys_of(path: Path) -> list[str]:
     return list(first) if isinstance(first, dict) else ["history"]
 
 
-def columns_of(source: Any) -> list[str]:
-    """Names of an input's columns; what Python holds tells them without its rows."""
+def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[str]:
+    """Names of an input's columns; what Python holds tells them without its rows. reading: as in [`rows_of`]."""
     names = getattr(source, "column_names", None)
     if names is None and isinstance(source, (list, tuple)) and isinstance(source[0], Mapping):
         names = source[0]
     if names is None and (isinstance(source, Mapping) or hasattr(source, "dtypes")):
         names = source.keys()
-    return next(rows_of(source, None)).table.schema.names if names is None else list(names)
+    return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else list(names)
 
 
 @dataclass(frozen=True)
@@ -113,7 +134,7 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
-    # how text files of the log, and so of the input, write numbers and missing values
+    # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
 
 
@@ -127,6 +148,7 @@ class JoinedRows:
         allow_unknown: go on where nearly all values of a field are unknown.
         skip: whether rows that cannot be scored are skipped, with the reason, or an error.
         name: of the run as it was given, for messages; default: its folder.
+        names: of the columns of inputs without a line of them; default: those of the run's log.
 
     Attributes:
         unknown: counts of values, and of the unknown among them, by what was counted. warnings: about what was unknown far more often than in
@@ -147,6 +169,7 @@ class JoinedRows:
         skip: bool = False,
         allow_unknown: bool = False,
         name: str | None = None,
+        names: Sequence[str] | None = None,
     ):
         if not folder.started:
             raise FileNotFoundError(
@@ -168,6 +191,7 @@ class JoinedRows:
                 f"{error} Name the log that the histories come from: --log SCHEMA_OR_FILE"
             ) from error
         self.names = _names(recipe.data)
+        self.reading = _with_names(self.names and self.names.reading, names)
         self.tasks = self.kind.tasks
         self.warnings: list[str] = []
         self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
@@ -184,8 +208,8 @@ class JoinedRows:
                 `allow_unknown`, a field with next to no known value.
         """
         check_id_column(id_column, self.tasks)
-        wanted = self._wanted(columns_of(source), id_column)
-        for rows in rows_of(source, wanted, reading=self.names.reading):
+        wanted = self._wanted(columns_of(source, self.reading), id_column)
+        for rows in rows_of(source, wanted, reading=self.reading):
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
                 yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
@@ -193,13 +217,18 @@ class JoinedRows:
                 self.warnings += self._unmet(where)
 
     def _lacking(self, where: str) -> list[str]:
-        """A warning about columns of the log's context that the model reads and the input has not."""
-        if not self.absent:
-            return []
-        columns = first_quoted(self.absent)
-        return [
-            f"{where}: no column {columns}, which the log has as context: scored as if that were missing on every row"
+        """Warnings about columns of the log's context that the model reads and the input has not, and about ids that have another name in the output."""
+        others = {getattr(self.names, role): self.shown(role) for role in ("user", "item")}
+        found = [
+            f"{where}: the column {name!r} is {shown!r} in the output, which has one called {name!r} itself"
+            for name, shown in others.items()
+            if name != shown
         ]
+        if self.absent:
+            found.append(
+                f"{where}: no column {first_quoted(self.absent)}, which the log has as context: scored as if that were missing on every row"
+            )
+        return found
 
     def _unmet(self, where: str) -> list[str]:
         """Warnings about users, or items, next to none of whom the log knows."""
@@ -265,9 +294,15 @@ class JoinedRows:
             logits[good] = self._logits(asked)
         yield self._ids(rows, id_column), logits, reasons
 
+    def shown(self, role: str) -> str:
+        """What the column of users or items is called in the output: as in the log, or `user_row` where the output has a `row` of its own."""
+        name = getattr(self.names, role)
+        return f"{role}_{name}" if name in ("rank", *own_columns(self.tasks)) else name
+
     def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
-        found = {name: rows.column(name).to_pylist() for name in (self.names.user, self.names.item)}
-        if id_column is not None and id_column not in found:
+        keys = {self.names.user: "user", self.names.item: "item"}
+        found = {self.shown(role): rows.column(name).to_pylist() for name, role in keys.items()}
+        if id_column is not None and id_column not in keys:
             found[id_column] = copied(rows, id_column)
         return {"row": list(range(rows.first, rows.first + len(rows)))} | found
 
@@ -434,8 +469,13 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys, file = parse_schema({"columns": data["options"]["columns"]}).columns, data["options"]
     else:
         return None
-    reading = {key: file[key] for key in ("decimal", "na_values") if file.get(key) is not None}
+    reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
     context = {name: spec.column for name, spec in keys.context.items()}
     return _Names(
-        keys.user, keys.item, keys.time, None if keys.scenario is None else keys.scenario.column, context, reading
+        keys.user.column,
+        keys.item.column,
+        keys.time,
+        None if keys.scenario is None else keys.scenario.column,
+        context,
+        reading,
     )

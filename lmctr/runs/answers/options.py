@@ -35,6 +35,11 @@ class PredictOptions:
     output: str = option(
         "JSON lines file (tables: also .csv, .parquet), or - for standard output (default)", "-", metavar="FILE"
     )
+    names: str | None = option(
+        "tables: what the columns of an input without a line of names are, in order: user,item,time; c1..c9 are nine (default: as in training)",
+        None,
+        metavar="NAMES",
+    )
     id_column: str | None = option("tables: column of the input to copy to the output", None, metavar="COLUMN")
     batch_size: int | None = option(
         "rows (request x candidate) per forward pass (default 64; tables and impressions: 4096; rows joined with a log: 256, of tables 1024)",

@@ -16,6 +16,7 @@ import transformers
 
 from lmctr.data.features.unknown import UnknownValues, check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
+from lmctr.data.names import names_from
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import open_model
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
@@ -50,16 +51,16 @@ def predict(options: PredictOptions) -> int:
     """
     folder, model, processor = opened(options)
     kind = _request_kind(processor)
-    joins = reads_log(folder, options.log, options.input, kind, processor.input_columns() if kind == "table" else None)
+    columns = processor.input_columns() if kind == "table" else None
+    names = None if options.names is None else names_from(options.names)
+    joins = reads_log(folder, options.log, options.input, kind, columns, names)
     _check_options(options, "log" if joins else kind)
     skip = options.on_error == "skip"
+    more = {"batch_size": options.batch_size, "skip": skip, "allow_unknown": options.allow_unknown, "names": names}
     if joins:
-        more = {"allow_unknown": options.allow_unknown, "name": options.run}
-        return _predict_rows(
-            JoinedRows(folder, model, processor, options.log, options.batch_size, skip, **more), options
-        )
+        return _predict_rows(JoinedRows(folder, model, processor, options.log, name=options.run, **more), options)
     if kind == "table":
-        return _predict_rows(TableRows(model, processor, options.batch_size, skip, options.allow_unknown), options)
+        return _predict_rows(TableRows(model, processor, **more), options)
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)
@@ -212,6 +213,8 @@ def _check_options(options: PredictOptions, kind: str) -> None:
     tables = kind in ("table", "log")
     if options.id_column is not None and not tables:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
+    if options.names is not None and not tables:
+        raise ValueError("--names is for runs that read tables; a request of this run names its own keys")
     if options.max_tokens is not None and (tables or kind == "impressions"):
         raise ValueError(
             "--max-tokens is for runs that read histories; --batch-size bounds a forward pass of this one"

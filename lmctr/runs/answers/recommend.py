@@ -78,11 +78,11 @@ class BestItems(JoinedRows):
         given = self.items
         if _is_list(given):
             given = {self.names.item: pa.array(given)}
-        found = columns_of(given)
+        found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
         parts = [
             self._read_items(Rows(rows.table.rename_columns([self.names.item]), rows.source, rows.first))
-            for rows in rows_of(given, {name: "text"}, reading=self.names.reading)
+            for rows in rows_of(given, {name: "text"}, reading=self.reading)
         ]
         ids = pa.chunked_array(parts).unify_dictionaries().combine_chunks() if parts else pa.array([], pa.int64())
         if not len(ids):
@@ -123,7 +123,8 @@ class BestItems(JoinedRows):
             self._wanted([])
             users = {self.names.user: pa.array(users)}
         ids = self.candidates[0]
-        for rows in rows_of(users, self._wanted(columns_of(users), None, ("user",)), reading=self.names.reading):
+        wanted = self._wanted(columns_of(users, self.reading), None, ("user",))
+        for rows in rows_of(users, wanted, reading=self.reading):
             where = rows.source or "users"
             asked = self._read_who(rows, self.at)
             user = pa.array(asked["user"])
@@ -131,9 +132,9 @@ class BestItems(JoinedRows):
             known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
             for owner, places, rank, logits in self.ranked(asked, known, top):
                 found = {
-                    self.names.user: _taken(user, owner),
+                    self.shown("user"): _taken(user, owner),
                     "rank": rank,
-                    self.names.item: _taken(ids, places),
+                    self.shown("item"): _taken(ids, places),
                 }
                 found = {"row": rows.first + owner, **found} if has_rows else found
                 yield {name: values.tolist() for name, values in found.items()}, logits

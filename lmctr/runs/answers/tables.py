@@ -47,6 +47,7 @@ class TableRows:
         batch_size: rows per forward pass.
         skip: whether rows that cannot be read are skipped, with the reason, or an error.
         allow_unknown: go on where nearly all values of a field are unknown.
+        names: of the columns of files without a line of them; default: those of the files of training.
 
     Attributes:
         warnings: about what was unknown in the rows so far.
@@ -59,10 +60,12 @@ class TableRows:
         batch_size: int | None = None,
         skip: bool = False,
         allow_unknown: bool = False,
+        names: Sequence[str] | None = None,
     ):
         self.model, self.processor, self.tasks = model, processor, processor.tasks
         self.batch_size, self.skip, self.allow_unknown = batch_size, skip, allow_unknown
-        self.limits = UnknownValues(processor)
+        self.limits, self.reading = UnknownValues(processor), {**(processor.reading or {})}
+        self.reading |= {} if names is None else {"names": [*names]}
         self.warnings: list[str] = []
 
     @property
@@ -83,15 +86,15 @@ class TableRows:
             ValueError: a missing column, a value that does not fit its field (with file, column and row); a field whose values are nearly
                 all unknown (see [`lmctr.data.features.unknown`]).
         """
-        columns, reading = self.processor.input_columns(), self.processor.reading
-        if self.skip and "decimal" not in (reading or {}):
+        columns = self.processor.input_columns()
+        if self.skip and "decimal" not in self.reading:
             # Numbers are read as they are written, so that one that is none is one row's.
             columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
         check_id_column(id_column, self.tasks)
         if id_column is not None:
             columns.setdefault(id_column, "text")
         rows = None
-        for rows in _rows(source, columns, reading):
+        for rows in _rows(source, columns, self.reading):
             yield from self._block(rows, id_column)
             self.limits.add()
             self.warnings = self.limits.check(source_name(source), self.allow_unknown)
@@ -149,10 +152,14 @@ def _ids(rows: Rows, id_column: str | None) -> dict[str, Any]:
     return {"row": list(range(rows.first, rows.first + len(rows))), **ids}
 
 
+def own_columns(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The columns that an output of scores has of itself."""
+    return ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
+
+
 def check_id_column(name: str | None, tasks: Sequence[str]) -> None:
     """Raise `ValueError` for a column to copy that the output has of itself."""
-    own = ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
-    if name in own:
+    if name in own_columns(tasks):
         raise ValueError(f"--id-column {name}: the output has a column of this name itself; rename that of the input")
 
 

@@ -17,7 +17,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
-from lmctr.data.registry import load_log
+from lmctr.data.registry import is_own_log, load_log
 from lmctr.data.synthetic.log import best_reader_auc
 from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
 from lmctr.runs.folder import ITEM_STATISTICS
@@ -216,6 +216,8 @@ class LogInput(InputKind):
             + ", ".join(f"{name} {count:,}" for name, count in samples.items())
             + f"; {self._positive_words(rates.get('train', float('nan')))}"
         )
+        if log.info.notes and is_own_log(self.data["name"], self.data["options"]):
+            say(log.info.notes)  # such as how many rows were left out
         return {
             "info": log.info.to_dict(),
             "feedback_names": list(log.feedback_names),
