@@ -38,7 +38,7 @@ from lmctr.runs.run import Run
 from lmctr.runs.starting import recipe_for_file
 from lmctr.runs.verdict import difference_test, verdict
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.callbacks import StopAt
+from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_tables
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
@@ -50,9 +50,11 @@ from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
 from lmctr.utils.ragged import blocks
+from lmctr.utils.stopping import HeldInterrupt
 from lmctr.utils.tables import write_csv
 
 _REFERENCE_ROWS = 8
+_HELD = "interrupted: the step (at the end of an epoch: the measurement) is ended to save a checkpoint; a second Ctrl-C ends at once"
 CHOSEN, FIRST = "chosen.json", "first"  # with training.refit: what was chosen on validation, and the processor of then
 _WITHOUT_EVALUATION = {"eval_strategy": "no"} | dict.fromkeys(
     ("early_stopping_patience", "effective_rank_samples", "rolling_origin")
@@ -462,7 +464,12 @@ class Training:
         metrics, found = {}, {}
         with ProgressLines(lambda: trainer.stages.stage, self.say) as lines:
             trainer.add_callback(lines)
-            outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            # Processes of one training would not stop at the same step.
+            alone = trainer.args.save_strategy != "no" and trainer.args.world_size == 1
+            with HeldInterrupt(_HELD) if alone else nullcontext() as held:
+                if held is not None:
+                    trainer.add_callback(EndAtInterrupt(held))
+                outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             if self.is_first:
                 self.folder.unseal()  # until the last file of the run is written
             if trainer.args.lora is not None and parts:

@@ -6,6 +6,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmctr.models.common.base import CTRPreTrainedModel, plain_model
+from lmctr.utils.stopping import HeldInterrupt
 
 
 class TwoStageCallback(TrainerCallback):
@@ -67,6 +68,26 @@ class StopAt(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.global_step >= self.step:
             control.should_training_stop = True
+
+
+class EndAtInterrupt(TrainerCallback):
+    """Ends a training by a `KeyboardInterrupt` behind the first checkpoint after a Ctrl-C: within an epoch one of its own, as the epoch's end may be
+    hours away; at the end of one that which is written there, behind the measurement.
+
+    Args:
+        held: knows of the Ctrl-C.
+    """
+
+    def __init__(self, held: HeldInterrupt) -> None:
+        self.held = held
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if self.held.came and (state.epoch or 0) % 1:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if self.held.came:
+            raise KeyboardInterrupt
 
 
 def should_stop(args: TrainingArguments, state: TrainerState) -> bool:

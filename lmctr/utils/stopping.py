@@ -1,9 +1,11 @@
-"""SIGTERM as Ctrl-C."""
+"""SIGTERM as Ctrl-C, and a Ctrl-C that is heard where it fits."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,11 +18,57 @@ def stopped_by_term() -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class HeldInterrupt:
+    """While it is a context, the first Ctrl-C (and SIGTERM, where that is one) is kept for who asks, and the second interrupts at once.
+
+    In the main thread of a process whose signals nobody else handles; elsewhere it does nothing.
+
+    Args:
+        told: what is printed at the first one.
+
+    Attributes:
+        came: whether there was one.
+    """
+
+    def __init__(self, told: str):
+        self.told, self.came = told, False
+        self._before: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    def _hear(self, number: int, frame: Any) -> None:
+        if os.getpid() != self._process:  # a forked worker hears a terminal's Ctrl-C too, and ends with its parent
+            return
+        self.came = True
+        self._release()
+        with contextlib.suppress(
+            OSError, RuntimeError, ValueError
+        ):  # stderr is closed, or in the middle of a line of its own
+            print(self.told, file=sys.stderr, flush=True)
+
+    def _release(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __enter__(self) -> HeldInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            raising = (signal.default_int_handler, _stop)
+            self._before = {number: handler for number, handler in found.items() if handler in raising}
+            for number in self._before:
+                signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._release()
