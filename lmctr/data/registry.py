@@ -6,7 +6,6 @@ A data set is an interaction log, a table or a set of impressions. [`load`] find
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import logging
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.utils.files import read_yaml
+from lmctr.utils.lazy import load_target
 from lmctr.utils.suggest import did_you_mean, refuse_unknown
 
 if TYPE_CHECKING:
@@ -334,7 +334,4 @@ def _unknown(name: str, kind: str | None) -> str:
 
 
 def _resolve(target: str | Callable[..., Any]) -> Callable[..., Any]:
-    if callable(target):
-        return target
-    module, function = target.split(":")
-    return getattr(importlib.import_module(module), function)
+    return target if callable(target) else load_target(target)
