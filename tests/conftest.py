@@ -95,6 +95,8 @@ def pytest_collection_modifyitems(config, items):
         if marker in config.option.markexpr:
             continue
         skip = pytest.mark.skip(reason=f"runs where asked for: -m {marker}")
-        for item in items:
-            if marker in item.keywords:
-                item.add_marker(skip)
+        told = {item.nodeid.split("[")[0]: item for item in reversed(items) if marker in item.keywords}
+        for item in told.values():
+            item.add_marker(skip)
+        # A campaign says so once for each test, not for each of its hundreds of parameters.
+        items[:] = [item for item in items if marker not in item.keywords or item in told.values()]
