@@ -20,6 +20,8 @@ from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
 
+from .forms import refuse_lists_of_shown, refuse_pairs
+
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
@@ -143,10 +145,14 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         raise ValueError(
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
         )
+    if kind == "csv":
+        refuse_pairs(path)
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
+    if kind in ("csv", "tsv"):
+        refuse_lists_of_shown(table, path)
     if names is not None and table.column_names[: len(names)] != [*names]:
         raise ValueError(
             f"{path}: its first line holds names ({first_of(table.column_names)}), so that it needs no others; leave {', '.join(names)} out."
