@@ -27,7 +27,7 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
-from .names import HEAD, first_rows, names_of_first, names_of_rows, no_header_hint
+from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 
 _SAVED = (
     ".xlsx",
@@ -477,7 +477,8 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
         numbers = any(re.fullmatch(_NUMBER, name) for name in found)
-        hint = no_header_hint(found, doubled if numbers else (), source)
+        values = found if are_values(found, doubled) else doubled if numbers else ()
+        hint = no_header_hint(found, values, source)
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:

@@ -67,6 +67,9 @@ def test_ranges_of_names():
         ("0,2010-10-19T23:55:27Z,30.2,-97.7,22847", "c1,time,c3..c5"),
         (",".join(["1", *"23456789"]), "label,c2..c9"),
         ("17,2,3,4,5,6", "c1..c6"),
+        ("151603700,a,buy,1.0,0", "c1..c5"),  # ids of nine digits are no times
+        ("user_1,2009-05-04T23:08:57Z,,a,,b", "c1,time,c3..c6"),  # a name that stands twice
+        ("ab,7,x,y,0,z,0,w", "c1..c8"),
     ],
 )
 def test_the_command_that_gives_names_is_said(tmp_path, row, names):
