@@ -143,6 +143,18 @@ def test_two_signs_part_columns(tmp_path):
     assert delimiter_of(path) == ","
 
 
+def test_bars_part_a_file_that_is_called_as_recboles_are(tmp_path):
+    films = {"item": range(30), "title": [f"film, {row}" for row in range(30)], "war": [row % 2 for row in range(30)]}
+    path = nameless(tmp_path / "u.item", films, "|")
+    assert sample_file(path, [*films]).reading == {"names": [*films], "delimiter": "|"}
+    events = nameless(tmp_path / "u.data", table(), "\t")
+    guess = guess_files(events, path, names={"events": NAMES, "items": [*films]})
+    log = load_log(events, **guess.options())
+    assert log.catalogue["title"].to_pylist() == films["title"]
+    one = nameless(tmp_path / "e.tsv", {"a": ["x, y"] * 5, "b": ["u, v"] * 5}, "\t")
+    assert sample_file(one, ["a", "b"]).table["b"].to_pylist() == ["u, v"] * 5
+
+
 def test_a_table_of_names_given(tmp_path):
     columns = clicks()
     path = nameless(tmp_path / "train.txt", columns, "\t")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
-from lmctr.data.reading import checked_file, delimiter_of, list_columns, parquet_files
+from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
@@ -140,7 +140,9 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names, and none given; names of one that has some.
     """
     path, kind = checked_file(Path(path).expanduser())
-    delimiter = delimiter_of(path) if kind == "csv" else None
+    # what ends as RecBole's files do may be MovieLens' u.item, which | parts
+    is_tabbed = kind == "tsv" and "\t" in head_of(path).partition("\n")[0]
+    delimiter = delimiter_of(path) if kind in ("csv", "tsv") and not is_tabbed else None
     if names is not None and kind not in ("csv", "tsv"):
         raise ValueError(
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
