@@ -39,6 +39,17 @@ def test_times_and_texts_with_colons_are_no_pairs(tmp_path):
         sample_file(tmp_path / "a9a.libsvm")
 
 
+def test_lines_of_a_user_and_all_items_are_named(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("".join(" ".join(map(str, range(row, row + 2 + row % 5))) + " \n" for row in range(60)))
+    with pytest.raises(
+        ValueError, match=r"train\.txt: lines of more or fewer numbers, .*give each pair a line of its own"
+    ):
+        sample_file(path)
+    path.write_text("".join(f"{row % 7} {row % 9}\n" for row in range(60)))  # as many on each
+    assert sample_file(path, ["user", "item"]).rows == 60
+
+
 def behaviors(path):
     rng = np.random.default_rng(0)
     rows = []

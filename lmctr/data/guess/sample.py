@@ -20,7 +20,7 @@ from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
 
-from .forms import refuse_lists_of_shown, refuse_pairs
+from .forms import refuse_lists_of_shown, refuse_other_lines
 
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
@@ -148,7 +148,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
         )
     if kind == "csv":
-        refuse_pairs(path)
+        refuse_other_lines(path)
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
