@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from lmctr.utils.suggest import first_of
 
-_NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?"
 _TIME = r"[6-9]\d{8}|1\d{9}|1\d{12}|\d{4}-\d\d?-\d\d?.*|\d\d?[./]\d\d?[./]\d\d(\d\d)?.*"
 _HOURS = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 _RANGE = r"(.*?)(\d+)\.\.(.*?)(\d+)"

@@ -29,17 +29,8 @@ from lmctr.utils.suggest import first_listed, first_quoted
 
 from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 
-_SAVED = (
-    ".xlsx",
-    ".xls",
-    ".ods",
-    ".zip",
-    ".libsvm",
-    ".svm",
-    ".svmlight",
-    ".libffm",
-    ".ffm",
-)  # that other programs can save as tables of text
+# that other programs can save as tables of text
+_SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
