@@ -143,6 +143,17 @@ def test_two_signs_part_columns(tmp_path):
     assert delimiter_of(path) == ","
 
 
+def test_conversion_writes_the_names(tmp_path, capsys):
+    path = nameless(tmp_path / "u.data", table(), "\t")
+    output = tmp_path / "u.parquet"
+    assert main(["data", "convert", str(path), "--names", ",".join(NAMES), "--output", str(output)]) == 0
+    assert pq.read_table(output).to_pydict() == {name: [*map(int, values)] for name, values in table().items()}
+    assert main(["data", "convert", str(path), "--names", "a,b", "--output", str(output)]) == 2
+    assert "2 names (a, b), and the first row has 4 columns" in capsys.readouterr().err
+    assert main(["data", "convert", str(path), "--names", "a", "--output", str(output)]) == 2
+    assert "1 names (a), and the first row has 4 columns" in capsys.readouterr().err
+
+
 def test_bars_part_a_file_that_is_called_as_recboles_are(tmp_path):
     films = {"item": range(30), "title": [f"film, {row}" for row in range(30)], "war": [row % 2 for row in range(30)]}
     path = nameless(tmp_path / "u.item", films, "|")
