@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 
 from lmctr.utils.suggest import first_of
 
-_NUMBER = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
-_TIME = r"\d{9,10}|\d{13}|\d{4}-\d\d?-\d\d?.*|\d\d?[./]\d\d?[./]\d\d(\d\d)?.*"
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?"
+_TIME = r"[6-9]\d{8}|1\d{9}|1\d{12}|\d{4}-\d\d?-\d\d?.*|\d\d?[./]\d\d?[./]\d\d(\d\d)?.*"
+_HOURS = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 _RANGE = r"(.*?)(\d+)\.\.(.*?)(\d+)"
 _SHOWN = 8
 HEAD = 1 << 16
@@ -89,6 +90,13 @@ def no_header_hint(found: Sequence[str], others: Collection[str] = (), source: s
     return (
         f" Its first line holds values, no column names: say what the {len(found)} columns are, in order, such as lmctr init {source} --names "
         f"{_example(found)} (`names:` in a schema), or write a line of names at its top."
+    )
+
+
+def are_values(names: Sequence[str], doubled: Collection[str]) -> bool:
+    """Whether names of which some stand twice are surely values: one of those is a number, or any is a time with hours."""
+    return any(re.fullmatch(_NUMBER, name.strip()) for name in doubled) or any(
+        re.match(_HOURS, name) for name in names
     )
 
 

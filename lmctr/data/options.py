@@ -79,3 +79,8 @@ class ConvertOptions:
     name: str = option("a data file (CSV, TSV, .gz, Parquet, JSON lines)", positional=True)
     output: str = option(".parquet or .csv file", metavar="FILE")
     delimiter: str | None = option("of a CSV file (default: found out)", None)
+    names: str | None = option(
+        "what the columns of a file without a line of names are, in order: user,item,time; c1..c9 are nine",
+        None,
+        metavar="NAMES",
+    )

@@ -27,9 +27,10 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
-from .names import HEAD, first_rows, names_of_first, names_of_rows, no_header_hint
+from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 
-_SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
+# that other programs can save as tables of text
+_SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
@@ -347,7 +348,8 @@ def read_delimited(
     return _with_rows(table, str(path))
 
 
-def _head_of(path: Path) -> str:
+def head_of(path: Path) -> str:
+    """The text that a file begins with."""
     try:
         with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
             return stream.read(HEAD).decode("utf-8", errors="replace")
@@ -357,7 +359,7 @@ def _head_of(path: Path) -> str:
 
 def delimiter_of(path: Path) -> str:
     """What parts the first lines of a CSV file into the same number of columns, one sign or `::`; a space where it parts numbers; else a comma."""
-    text = _head_of(path)
+    text = head_of(path)
     lines = text[: text.rfind("\n") + 1] or text
     best = (0.0, 0, True, ",")
     rows = {sign: csv.reader(io.StringIO(lines, newline=""), delimiter=sign) for sign in ",;\t|"}
@@ -411,7 +413,7 @@ def _typed(names: Sequence[str]) -> list[re.Match]:
 
 def list_columns(path: Path) -> list[str]:
     """Columns that the header line of a RecBole file says hold several words."""
-    line = _head_of(path).split("\n", 1)[0].rstrip("\r")
+    line = head_of(path).split("\n", 1)[0].rstrip("\r")
     return [found[1] for found in _typed(line.split("\t")) if found[3]]
 
 
@@ -466,7 +468,8 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
         numbers = any(re.fullmatch(_NUMBER, name) for name in found)
-        hint = no_header_hint(found, doubled if numbers else (), source)
+        values = found if are_values(found, doubled) else doubled if numbers else ()
+        hint = no_header_hint(found, values, source)
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
+from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file
 from lmctr.data.registry import is_schema
@@ -57,7 +58,9 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
 
 def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) -> int:
     """Writes a data file in the format that the output's name ends in. Returns the exit code."""
-    _, rows = _copy(Path(options.name), options.output, {"delimiter": options.delimiter}, lambda table: table)
+    names = None if options.names is None else names_from(options.names)
+    reading = {"delimiter": options.delimiter, "names": names}
+    _, rows = _copy(Path(options.name), options.output, reading, lambda table: table)
     say(f"{options.output}: {rows:,} rows")
     return 0
 

@@ -469,3 +469,16 @@ def test_line_ends_inside_a_text_and_columns_without_names(tmp_path):
     path.write_bytes(b"kind,text,,\r\nham,one,,\r\nspam,two,,\r\n")
     with pytest.raises(ValueError, match=r"duplicate columns \[''\]; give each column a name of its own.$"):
         sample_file(path)
+
+
+def test_grades_whose_name_holds_the_word(tmp_path):
+    columns = {"User-ID": [row % 50 for row in range(400)], "ISBN": [f"{row % 90}X" for row in range(400)]}
+    grades = [row % 11 for row in range(400)]
+    guess = guess_table(write(tmp_path / "e.csv", {**columns, "Book-Rating": grades}))
+    assert guess.schema["label"] == {"column": "Book-Rating", "at_least": 5}
+    assert not next(entry for entry in guess.guesses if entry.role == "label").sure
+    bought = [row % 2 for row in range(400)]  # which comes before it
+    guess = guess_table(write(tmp_path / "e.csv", {**columns, "bought": bought, "Book-Rating": grades}))
+    assert guess.schema["label"] == "bought"
+    with pytest.raises(ValueError, match="no column looks like the label"):
+        guess_table(write(tmp_path / "e.csv", {**columns, "Book-Rating": [row % 40 for row in range(400)]}))

@@ -67,6 +67,9 @@ def test_ranges_of_names():
         ("0,2010-10-19T23:55:27Z,30.2,-97.7,22847", "c1,time,c3..c5"),
         (",".join(["1", *"23456789"]), "label,c2..c9"),
         ("17,2,3,4,5,6", "c1..c6"),
+        ("151603700,a,buy,1.0,0", "c1..c5"),  # ids of nine digits are no times
+        ("user_1,2009-05-04T23:08:57Z,,a,,b", "c1,time,c3..c6"),  # a name that stands twice
+        ("ab,7,x,y,0,z,0,w", "c1..c8"),
     ],
 )
 def test_the_command_that_gives_names_is_said(tmp_path, row, names):
@@ -138,6 +141,29 @@ def test_two_signs_part_columns(tmp_path):
             read()
     path.write_text("fe80::1,5\nfe80::2,6\n")  # addresses
     assert delimiter_of(path) == ","
+
+
+def test_conversion_writes_the_names(tmp_path, capsys):
+    path = nameless(tmp_path / "u.data", table(), "\t")
+    output = tmp_path / "u.parquet"
+    assert main(["data", "convert", str(path), "--names", ",".join(NAMES), "--output", str(output)]) == 0
+    assert pq.read_table(output).to_pydict() == {name: [*map(int, values)] for name, values in table().items()}
+    assert main(["data", "convert", str(path), "--names", "a,b", "--output", str(output)]) == 2
+    assert "2 names (a, b), and the first row has 4 columns" in capsys.readouterr().err
+    assert main(["data", "convert", str(path), "--names", "a", "--output", str(output)]) == 2
+    assert "1 names (a), and the first row has 4 columns" in capsys.readouterr().err
+
+
+def test_bars_part_a_file_that_is_called_as_recboles_are(tmp_path):
+    films = {"item": range(30), "title": [f"film, {row}" for row in range(30)], "war": [row % 2 for row in range(30)]}
+    path = nameless(tmp_path / "u.item", films, "|")
+    assert sample_file(path, [*films]).reading == {"names": [*films], "delimiter": "|"}
+    events = nameless(tmp_path / "u.data", table(), "\t")
+    guess = guess_files(events, path, names={"events": NAMES, "items": [*films]})
+    log = load_log(events, **guess.options())
+    assert log.catalogue["title"].to_pylist() == films["title"]
+    one = nameless(tmp_path / "e.tsv", {"a": ["x, y"] * 5, "b": ["u, v"] * 5}, "\t")
+    assert sample_file(one, ["a", "b"]).table["b"].to_pylist() == ["u, v"] * 5
 
 
 def test_a_table_of_names_given(tmp_path):

@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
-from lmctr.data.reading import checked_file, delimiter_of, list_columns, parquet_files
+from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
+
+from .forms import refuse_lists_of_shown, refuse_other_lines
 
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
@@ -138,15 +140,21 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names, and none given; names of one that has some.
     """
     path, kind = checked_file(Path(path).expanduser())
-    delimiter = delimiter_of(path) if kind == "csv" else None
+    # what ends as RecBole's files do may be MovieLens' u.item, which | parts
+    is_tabbed = kind == "tsv" and "\t" in head_of(path).partition("\n")[0]
+    delimiter = delimiter_of(path) if kind in ("csv", "tsv") and not is_tabbed else None
     if names is not None and kind not in ("csv", "tsv"):
         raise ValueError(
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
         )
+    if kind == "csv":
+        refuse_other_lines(path)
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
+    if kind in ("csv", "tsv"):
+        refuse_lists_of_shown(table, path)
     if names is not None and table.column_names[: len(names)] != [*names]:
         raise ValueError(
             f"{path}: its first line holds names ({first_of(table.column_names)}), so that it needs no others; leave {', '.join(names)} out."

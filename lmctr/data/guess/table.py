@@ -20,6 +20,7 @@ from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file, words_of
 
 _ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
+_GRADES = 20  # different ones at most
 _COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
@@ -151,6 +152,10 @@ class _TableGuesser(Guesser):
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
         grades = grades or self._beside_ids(numbers)
+        if not grades and not says:  # Book-Rating
+            grades = [
+                own for own in self.events.named("grade") if own in numbers and self.events.distinct[own] <= _GRADES
+            ]
         if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)

@@ -143,7 +143,7 @@ def _default_delimiter(path: Path, columns: Mapping[str, str] | None, names: Seq
     with _opened(path) as stream:
         line = _first_line(next(_line_blocks(stream, 1 << 16, path, quoted=True)))
     found = csv_header(pa.py_buffer(line), pacsv.ParseOptions(), path)
-    return "," if {*(columns or ())} & {*found} or len(found) == len(names or ()) else sign
+    return "," if {*(columns or ())} & {*found} or 1 < len(found) == len(names or ()) else sign
 
 
 def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
