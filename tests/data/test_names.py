@@ -97,6 +97,9 @@ def test_what_names_do_not_fit_is_told(tmp_path):
         sample_file(tmp_path / "e.parquet", NAMES)
     with pytest.raises(ValueError, match=r"^--items-names a,b: of a file that is not given: --items FILE"):
         guess_files(path, names={"events": NAMES, "items": ["a", "b"]})
+    (tmp_path / "films.dat").write_text("1::Heat (1995)::1995\n2::Babe (1995)::1995\n")
+    with pytest.raises(ValueError, match=r"such as lmctr init FILE --items \S*films.dat --items-names c1..c3 "):
+        guess_files(path, tmp_path / "films.dat", names={"events": NAMES})
     with pytest.raises(ValueError, match="names: each column has a name of its own, and 'a' stands twice"):
         load_log(path, columns={"user": "a", "item": "b", "time": "c", "label": "d"}, names=["a", "b", "c", "a"])
 

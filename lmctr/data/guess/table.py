@@ -63,7 +63,7 @@ def guess_files(
         raise ValueError(
             f"--{without}-names {','.join(names[without])}: of a file that is not given: --{without} FILE"
         )
-    files = [None if path is None else sample_file(path, names.get(role)) for role, path in paths.items()]
+    files = [_sampled(role, path, names.get(role)) for role, path in paths.items()]
     if kind == "table":
         return guess_table(files[0], given)
     try:
@@ -82,6 +82,17 @@ def guess_files(
         if is_like_a_log:
             guess.guesses.insert(0, Guess("table", "", why, sure=False))
         return guess
+
+
+def _sampled(role: str, path: str | os.PathLike | None, names: Sequence[str] | None) -> FileSample | None:
+    """A file of `guess_files`; what is to be stated of it is told by the options of its role."""
+    try:
+        return None if path is None else sample_file(path, names)
+    except ValueError as error:
+        if role == "events":
+            raise
+        said, own = f"lmctr init {path} --names", f"lmctr init FILE --{role} {path} --{role}-names"
+        raise ValueError(str(error).replace(said, own)) from None
 
 
 def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:
