@@ -54,7 +54,7 @@ def _value(line: str, where: str, what: str) -> dict[str, Any] | ValueError:
     return value
 
 
-def text_request(request: Any, where: str, item: str) -> dict[str, Any]:
+def text_request(request: Any, where: str, item: str | None = None) -> dict[str, Any]:
     """A request of texts, with `candidates` (a list of `{"text": ...}`) and `single` (whether it had one `target`). A text of null is an empty
     one, as an item without a title has in training. `item`: the prompt's template of an item's text, for messages.
 
@@ -134,15 +134,14 @@ def _history_request(
     return {**request, "candidates": list(map(read_target, targets, places)), "single": single}
 
 
-def _text_target(value: Any, where: str, item: str) -> dict[str, Any]:
+def _text_target(value: Any, where: str, item: str | None) -> dict[str, Any]:
     if isinstance(value, str):
         return {"text": value}
     if isinstance(value, dict) and "text" in value and isinstance(value["text"], str | None):
         return value  # the processor checks the rest
     shown = json.dumps(value, ensure_ascii=False, default=repr)[:80]
-    raise ValueError(
-        f'{where}: a target is a text or {{"text": ...}}, got {shown}; this model reads the texts of items as {item!r} writes them'
-    )
+    written = "" if item is None else f"; this model reads the texts of items as {item!r} writes them"
+    raise ValueError(f'{where}: a target is a text or {{"text": ...}}, got {shown}{written}')
 
 
 def _item_target(value: Any, where: str) -> dict[str, Any]:
