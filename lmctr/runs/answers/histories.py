@@ -143,8 +143,10 @@ def _goes_on(history: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> bo
 class TextAnswers(HistoryAnswers):
     """Answers requests of texts; together, a row of the model per candidate, rows of like length in a batch."""
 
-    check = staticmethod(text_request)
     counted = "tokens"
+
+    def check(self, request: Any, where: str) -> dict[str, Any]:
+        return text_request(request, where, self.processor.prompt.item)
 
     def unknown_entries(self, entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
         texts = [entry.get("text") or "" for entry in entries]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import IO, Any
 
@@ -53,13 +54,14 @@ def _value(line: str, where: str, what: str) -> dict[str, Any] | ValueError:
     return value
 
 
-def text_request(request: Any, where: str) -> dict[str, Any]:
-    """A request of texts, with `candidates` (a list of `{"text": ...}`) and `single` (whether it had one `target`).
+def text_request(request: Any, where: str, item: str | None = None) -> dict[str, Any]:
+    """A request of texts, with `candidates` (a list of `{"text": ...}`) and `single` (whether it had one `target`). A text of null is an empty
+    one, as an item without a title has in training. `item`: the prompt's template of an item's text, for messages.
 
     Raises:
         ValueError: unknown or missing keys, values of the wrong type.
     """
-    request = _history_request(request, where, _KEYS, "text", _text_target)
+    request = _history_request(request, where, _KEYS, "text", partial(_text_target, item=item))
     for place, entry in enumerate(request["history"]):
         if not isinstance(entry.get("text"), str | None):
             raise ValueError(f"{where}: history[{place}]: text must be a text or null, got {entry['text']!r}")
@@ -132,13 +134,14 @@ def _history_request(
     return {**request, "candidates": list(map(read_target, targets, places)), "single": single}
 
 
-def _text_target(value: Any, where: str) -> dict[str, Any]:
+def _text_target(value: Any, where: str, item: str | None) -> dict[str, Any]:
     if isinstance(value, str):
         return {"text": value}
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
+    if isinstance(value, dict) and "text" in value and isinstance(value["text"], str | None):
         return value  # the processor checks the rest
     shown = json.dumps(value, ensure_ascii=False, default=repr)[:80]
-    raise ValueError(f'{where}: a target is a text or {{"text": ...}}, got {shown}')
+    written = "" if item is None else f"; this model reads the texts of items as {item!r} writes them"
+    raise ValueError(f'{where}: a target is a text or {{"text": ...}}, got {shown}{written}')
 
 
 def _item_target(value: Any, where: str) -> dict[str, Any]:

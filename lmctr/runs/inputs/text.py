@@ -130,7 +130,8 @@ class TextInput(GoingOn, LogInput):
                 yield (
                     "model.tokenizer",
                     "model.tokenizer trains a new tokenizer, but the pretrained backbone "
-                    f"{backbone!r} knows only its own ids; leave model.tokenizer out, or give the backbone as a mapping",
+                    f"{backbone!r} knows only its own ids; leave model.tokenizer out (null, where the base of the "
+                    "recipe or the file sets it), or give the backbone as a mapping",
                 )
             return
         if not isinstance(backbone.get("model_type"), str):

@@ -48,6 +48,7 @@ def check_backbone(values: Mapping[str, Any]) -> None:
         raise ValueError(f"model.backbone: unknown model_type {model_type!r}; for example bert, roberta, qwen2, qwen3")
     config_class = CONFIG_MAPPING[model_type]
     known = set(config_class().to_dict()) | set(inspect.signature(config_class.__init__).parameters)
+    known |= set(config_class.attribute_map)  # hidden_size of GPT-2, whose own name is n_embd
     for key in values:
         if key not in known:
             raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
