@@ -141,6 +141,17 @@ def test_errors_name_key_file_value_and_what_is_accepted(write, old, new, messag
         load_recipe(write(MINIMAL.replace(old, new, 1)))
 
 
+def test_a_model_of_the_library_is_no_backbone(write, tmp_path):
+    (tmp_path / "run").mkdir()
+    config = tmp_path / "run" / "config.json"
+    text = MINIMAL.replace("some/model", str(config.parent), 1)
+    config.write_text('{"model_type": "ctr_sink"}')
+    with pytest.raises(RecipeError, match=r"model.backbone '\S*run' is a model of lmctr, .*: --from \S*run"):
+        load_recipe(write(text))
+    config.write_text('{"model_type": "bert"}')
+    load_recipe(write(text))
+
+
 @pytest.mark.parametrize(
     ("group", "key", "says"),
     [

@@ -141,7 +141,7 @@ def test_texts_that_begin_alike_are_read_once(runs, log, monkeypatch, kind):
     assert np.ptp(together) > 1e-3
 
 
-def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
+def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log, caplog):
     run, frame = runs("sequence"), log[1]
     last = int(frame["at"].max()) + 1
     found = run.recommend({"who": sorted(set(frame["who"])), "place": ["home"] * 30}, 1, seen=True).to_pandas()
@@ -154,8 +154,10 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log):
     assert list(found["what"]) == expected
     same = run.recommend([{"who": 101, "place": "home"}], items=pd.Series(given), seen=True, time=1_700_740_800)
     assert same.to_pandas().equals(found)
-    few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
+    with caplog.at_level("WARNING", logger="lmctr"):
+        few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
     assert few.num_rows == 0
+    assert "1 of the users have no candidate, as they have met all there are; --seen ranks these too" in caplog.text
 
 
 def next_of(run, frame, first, top, seen, time=None, items=None):

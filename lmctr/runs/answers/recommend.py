@@ -63,7 +63,7 @@ class BestItems(JoinedRows):
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
-        self.seen, self.items = seen, items
+        self.seen, self.items, self.without = seen, items, 0
 
     @cached_property
     def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -141,6 +141,9 @@ class BestItems(JoinedRows):
             # rare items are candidates as well as others: no word about these
             self.limits.check(where, self.allow_unknown)
             self.warnings = [*self._lacking(where), *self._unmet(where)]
+            if self.without:
+                met = "" if self.seen else ", as they have met all there are; --seen ranks these too"
+                self.warnings.append(f"{where}: {self.without:,} of the users have no candidate{met}")
 
     def ranked(
         self, asked: dict[str, Any], user: np.ndarray, top: int
@@ -154,6 +157,7 @@ class BestItems(JoinedRows):
         for row, (code, time) in enumerate(zip(user, asked["time"])):
             waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
+            self.without += not len(waiting[-1][1])
             if pairs >= PAIRS or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
                 waiting, pairs = [], 0

@@ -35,6 +35,7 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, fit_value_levels
+from lmctr.models.families import families
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
@@ -45,6 +46,7 @@ from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pret
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
+from lmctr.utils.files import read_json
 from lmctr.utils.values import Values
 
 # Config keys that the data group sets, because the processor and the model must agree on them.
@@ -126,6 +128,12 @@ class TextInput(GoingOn, LogInput):
         yield from _wrong_sinks(data, model)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
+            config = Path(backbone).expanduser() / "config.json"
+            if config.is_file() and read_json(config).get("model_type") in {own.model_type for own in families()}:
+                yield (
+                    "model.backbone",
+                    f"model.backbone {backbone!r} is a model of lmctr, no language model; to go on from a run: --from {backbone}",
+                )
             if isinstance(tokenizer, dict):
                 yield (
                     "model.tokenizer",
