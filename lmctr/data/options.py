@@ -79,6 +79,7 @@ class ConvertOptions:
     name: str = option("a data file (CSV, TSV, .gz, Parquet, JSON lines)", positional=True)
     output: str = option(".parquet or .csv file", metavar="FILE")
     delimiter: str | None = option("of a CSV file (default: found out)", None)
+    encoding: str | None = option("of a text file: latin-1, cp1252, utf-16, gbk, ... (default: UTF-8)", None)
     names: str | None = option(
         "what the columns of a file without a line of names are, in order: user,item,time; c1..c9 are nine",
         None,

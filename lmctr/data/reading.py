@@ -82,7 +82,7 @@ def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 text after line {number} ({error}).") from None
+            raise ValueError(f"{path}: not UTF-8 text after line {number} ({error}); {TO_UTF8}.") from None
         except OSError as error:
             raise ValueError(f"{path}: damaged after line {number} ({error}).") from None
 
@@ -107,12 +107,13 @@ def format_of(path: Path, given: str | None = None) -> str:
     return FORMATS[suffix.lower()]
 
 
+TO_UTF8 = "convert the file to UTF-8: lmctr data convert FILE --encoding latin-1 (or cp1252, utf-16, gbk, ...) --output FILE.parquet"
 _OTHER_FILES = {
     b"PAR1": "a Parquet file; end its name in .parquet, or set `format: parquet`",
     b"PK\x03\x04": "a zip or Excel file; unpack it, or save the sheet as CSV",
     b"\x1f\x8b": "compressed by gzip; end its name in .gz",
-    b"\xff\xfe": "UTF-16 text; convert the file to UTF-8",
-    b"\xfe\xff": "UTF-16 text; convert the file to UTF-8",
+    b"\xff\xfe": f"UTF-16 text; {TO_UTF8}",
+    b"\xfe\xff": f"UTF-16 text; {TO_UTF8}",
 }
 
 
@@ -398,7 +399,7 @@ def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path)
     try:
         return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+        raise ValueError(f"{path}: not UTF-8 text ({error}); {TO_UTF8}.") from None
 
 
 def _plain(names: list[str]) -> list[str]:
@@ -458,9 +459,7 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
     found = first_not_utf8(column)
     if found is not None:
         row, value = found
-        raise ValueError(
-            f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value!r}); convert the file to UTF-8."
-        )
+        raise ValueError(f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value!r}); {TO_UTF8}.")
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import codecs
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
 from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
-from lmctr.data.reading import checked_file
+from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import is_schema
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
@@ -60,9 +63,35 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     """Writes a data file in the format that the output's name ends in. Returns the exit code."""
     names = None if options.names is None else names_from(options.names)
     reading = {"delimiter": options.delimiter, "names": names}
-    _, rows = _copy(Path(options.name), options.output, reading, lambda table: table)
+    with _in_utf8(Path(options.name), options.encoding) as path:
+        _, rows = _copy(path, options.output, reading, lambda table: table)
     say(f"{options.output}: {rows:,} rows")
     return 0
+
+
+@contextmanager
+def _in_utf8(path: Path, encoding: str | None) -> Iterator[Path]:
+    """A file of text; of one in another encoding a copy, for the time of the block."""
+    if encoding is None:
+        yield path
+        return
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise ValueError(f"--encoding {encoding}: not known; accepted: such as latin-1, cp1252, utf-16, gbk") from None
+    if not path.is_file() or path.suffix == ".parquet":
+        raise ValueError(f"--encoding {encoding}: {path} is no file of text")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name.removesuffix(".gz")
+        try:
+            with opened(path, True) as stream, open(copy, "wb") as file:
+                blocks = iter(lambda: stream.read(1 << 22), b"")
+                file.writelines(text.encode() for text in codecs.iterdecode(blocks, encoding))
+            yield copy
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not {encoding} text ({error})") from None
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), str(path))) from None
 
 
 def _chosen(table: pa.Table, column: str, options: UserSampleOptions, path: Path) -> pa.Table:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import place
+from lmctr.data.reading import TO_UTF8
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
@@ -120,7 +121,7 @@ def text_codes(
         )
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
-    refused = f"{place(rows.source, name)}: some values are not UTF-8 text; convert the file to UTF-8."
+    refused = f"{place(rows.source, name)}: some values are not UTF-8 text; {TO_UTF8}."
     words = texts_of_bytes(encoded.dictionary, refused)
     kind = words.type
     if field.extract is not None:

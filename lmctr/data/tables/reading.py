@@ -24,6 +24,7 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.names import HEAD, first_rows, names_of_first, names_of_rows
 from lmctr.data.reading import (
     ONE_SIGN,
+    TO_UTF8,
     check_columns,
     check_same_types,
     checked_file,
@@ -262,7 +263,7 @@ def _bad_cell(
     """The error for the first cell that does not fit its column; `done` rows stand before the table, and `convert` read its numbers."""
     for name in table.column_names:
         raw = table[name].combine_chunks()
-        bad, problem = first_not_utf8(raw), "is not UTF-8 text; convert the file to UTF-8"
+        bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
         if bad is None and name in types and is_number(types[name]):
             text, problem = raw.cast(pa.large_string()), "is no number, as the values before it are"
             form = _NUMBER.format(re.escape(convert.decimal_point))

@@ -69,6 +69,14 @@ _FREE = ("sink_bias_dropout", "statistics_dropout", "items_ahead")
 _MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
 
 
+def _is_own_model(folder: Path) -> bool:
+    """Whether a folder holds a model of the library; what is wrong with a configuration is told where it is loaded."""
+    try:
+        return read_json(folder / "config.json").get("model_type") in {family.model_type for family in families()}
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def _wrong_sinks(data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The first of the values of sinks that do not fit together, as `check_recipe` tells it."""
     values = {key: model[key] for key in ("sink_kind", "sink_signal", "layout")}
@@ -128,8 +136,7 @@ class TextInput(GoingOn, LogInput):
         yield from _wrong_sinks(data, model)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
-            config = Path(backbone).expanduser() / "config.json"
-            if config.is_file() and read_json(config).get("model_type") in {own.model_type for own in families()}:
+            if _is_own_model(Path(backbone).expanduser()):
                 yield (
                     "model.backbone",
                     f"model.backbone {backbone!r} is a model of lmctr, no language model; to go on from a run: --from {backbone}",
