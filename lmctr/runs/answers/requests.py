@@ -111,7 +111,8 @@ def _history_request(
     _check_keys(request, where, keys)
     for key in ("history", "time"):
         if key not in request:
-            raise ValueError(f"{where}: the request has no {key!r}")
+            hint = "; [] for a new user, on a server also the user_id of a kept one" * (key == "history")
+            raise ValueError(f"{where}: the request has no {key!r}{hint}")
     if not isinstance(request["history"], list):
         raise ValueError(
             f"{where}: history must be a list of behaviours, oldest first, got {request['history']!r:.80}; [] for a new user"
