@@ -188,7 +188,10 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
         (lambda r: "{" + json.dumps(r), "not valid JSON"),
         (lambda r: "[1]", "a request is a JSON object, got list"),
         (lambda r: json.dumps({**r, "hystory": []}), "unknown key 'hystory' in the request; did you mean 'history'"),
-        (lambda r: json.dumps({"target": "a", "time": 1}), "the request has no 'history'; [] for a new user, on a server also the user_id"),
+        (
+            lambda r: json.dumps({"target": "a", "time": 1}),
+            "the request has no 'history'; [] for a new user, on a server also the user_id",
+        ),
         (lambda r: json.dumps({**r, "candidates": ["a"]}), 'either "target"'),
         (lambda r: json.dumps({"history": [], "time": 1}), 'either "target"'),
         (lambda r: json.dumps({"history": [], "time": 1, "candidates": []}), "at least one item"),
