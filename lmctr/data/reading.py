@@ -27,7 +27,7 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
-from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
+from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 
 # that other programs can save as tables of text
 _SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
@@ -40,7 +40,7 @@ FORMATS = (
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
+_NUMBER = rf"^\s*{NUMBER}\s*$"
 _MANY_BRACKETS = 5_000
 ONE_SIGN = "\x1f"
 """Stands for a delimiter of several signs, such as `::`, which pyarrow cannot take."""
