@@ -26,7 +26,7 @@ from lmctr.data.registry import is_schema
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
-from lmctr.utils.suggest import no_column
+from lmctr.utils.suggest import no_column, retold
 
 _HASHES = float(2**64)
 
@@ -87,11 +87,10 @@ def _in_utf8(path: Path, encoding: str | None) -> Iterator[Path]:
             with opened(path, True) as stream, open(copy, "wb") as file:
                 blocks = iter(lambda: stream.read(1 << 22), b"")
                 file.writelines(text.encode() for text in codecs.iterdecode(blocks, encoding))
-            yield copy
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: not {encoding} text ({error})") from None
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(copy), str(path))) from None
+        with retold(copy, path):
+            yield copy
 
 
 def _chosen(table: pa.Table, column: str, options: UserSampleOptions, path: Path) -> pa.Table:

@@ -62,20 +62,17 @@ class Clicks:
         shape = len(user), self.num_items
         return sparse.coo_array((np.ones(own.sum()), (rows[own], self.item[own])), shape).tocsr()
 
-    def cosines(self, user: np.ndarray, time: np.ndarray) -> Iterator[np.ndarray]:
-        """For each of some users (U,) how alike all items (I,) are to those that the user clicked before a moment of each: sums of n(i, j) /
-        (sqrt(n(i) n(j)) + [`SHRINKAGE`]), n the users who clicked both and each, by clicks before the first of these moments (Sarwar et al.,
-        WWW 2001)."""
-        early = self.time < time.min(initial=np.iinfo(np.int64).max)
+    def cosines(self, counts: sparse.csr_array, before: int) -> Iterator[np.ndarray]:
+        """For each of some users how alike all items (I,) are to those that the user clicked, as `counts` (U, I) of [`of_users`] has them: sums of
+        n(i, j) / (sqrt(n(i) n(j)) + [`SHRINKAGE`]), n the users who clicked both and each `before` a moment (Sarwar et al., WWW 2001)."""
+        early = self.time < before
         shape = self.num_users, self.num_items
-        clicked = sparse.coo_array((np.ones(early.sum()), (self.user[early], self.item[early])), shape).tocsr()
-        clicked.data[:] = 1.0
+        clicked = sparse.coo_array((np.ones(early.sum()), (self.user[early], self.item[early])), shape).tocsr().sign()
         norm = np.sqrt(np.bincount(clicked.indices, minlength=self.num_items))
         of_item = clicked.T.tocsr()
-        mine = self.of_users(user, time)
-        mine.data[:] = 1.0
+        mine = counts.sign()
         step = max(_SCORES // max(self.num_items, 1), 1)
-        for start in range(0, len(user), step):
+        for start in range(0, mine.shape[0], step):
             own = mine[start : start + step]
             scores = np.zeros(own.shape)
             items = np.unique(own.indices)

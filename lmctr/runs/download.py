@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from lmctr.runs.folder import (
 from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
+from lmctr.utils.suggest import retold
 
 _PREFIX = "hf://"
 
@@ -167,12 +168,8 @@ def local_folder(
 @contextmanager
 def told_by_name(name: str | Path, folder: Path) -> Iterator[None]:
     """Errors name a model of the Hub by its id, not by the cache that holds it."""
-    try:
+    with nullcontext() if folder == Path(name) else retold(folder, name):
         yield
-    except (FileNotFoundError, ValueError) as error:
-        if folder != Path(name) and len(error.args) == 1:
-            error.args = (str(error).replace(str(folder), str(name)),)
-        raise
 
 
 def open_model(

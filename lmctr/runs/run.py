@@ -23,6 +23,7 @@ from lmctr.utils.outside import entries
 
 if TYPE_CHECKING:
     from lmctr.runs.answers.next_items import NextItems
+    from lmctr.runs.answers.recommend import BestItems
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +147,9 @@ class Run:
             FileNotFoundError: a folder without a recipe; a log that is not there.
             ValueError: a run of no log; a row that is not valid.
         """
-        from lmctr.runs.answers.recommend import BestItems, best_table
+        from lmctr.runs.answers.recommend import best_table
 
-        log = None if log is None else str(log)
-        options = {"allow_unknown": allow_unknown, "name": self._name}
-        ranked = BestItems(self.folder, self.model, self.processor, log, items, seen, time, **options)
+        ranked = self._ranked(log, items, seen, time, allow_unknown=allow_unknown)
         found = best_table(ranked, users, top)
         for warning in ranked.warnings:
             logger.warning(warning)
@@ -175,11 +174,14 @@ class Run:
             time: a moment to rank at for all users; None: for each one the second of the first sample in the part.
         """
         from lmctr.runs.answers.next_items import next_items
+
+        return next_items(self._ranked(log, items, seen, time), part, top, num_users, seed)
+
+    def _ranked(self, log: str | Path | None, *values: Any, **options: Any) -> BestItems:
         from lmctr.runs.answers.recommend import BestItems
 
         log = None if log is None else str(log)
-        ranked = BestItems(self.folder, self.model, self.processor, log, items, seen, time, name=self._name)
-        return next_items(ranked, part, top, num_users, seed)
+        return BestItems(self.folder, self.model, self.processor, log, *values, **options, name=self._name)
 
     def embeddings(self) -> dict[str, pa.Table]:
         """What the model holds for each value of its fields: see [`~lmctr.runs.vectors.value_vectors`].

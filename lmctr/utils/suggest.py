@@ -87,6 +87,17 @@ def errors_of(where: object) -> Iterator[None]:
         raise ValueError(f"{where}: {error}") from error
 
 
+@contextmanager
+def retold(said: object, own: object) -> Iterator[None]:
+    """Errors inside the block say what a user knows in the place of what they said."""
+    try:
+        yield
+    except (FileNotFoundError, ValueError) as error:
+        if len(error.args) == 1:
+            error.args = (str(error).replace(str(said), str(own)),)
+        raise
+
+
 def _fold(name: str) -> str:
     return name.lower().replace("-", "_")
 

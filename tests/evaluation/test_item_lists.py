@@ -45,7 +45,7 @@ def test_cosines_count_users_before_the_first_moment(clicks, monkeypatch):
     monkeypatch.setattr(item_lists, "_ITEMS", 3)
     user, moments = np.array([4, 0, 7, 9]), np.array([250, 150, 280, 290])
     users_of = [set(clicks.user[(clicks.item == item) & (clicks.time < 150)]) for item in range(13)]
-    for own, moment, scores in zip(user, moments, clicks.cosines(user, moments)):
+    for own, moment, scores in zip(user, moments, clicks.cosines(clicks.of_users(user, moments), 150)):
         mine = set(clicks.item[(clicks.user == own) & (clicks.time < moment)])
         expected = [
             sum(

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.suggest import retold
 
 from .base import Guesser, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
@@ -86,13 +87,9 @@ def guess_files(
 
 def _sampled(role: str, path: str | os.PathLike | None, names: Sequence[str] | None) -> FileSample | None:
     """A file of `guess_files`; what is to be stated of it is told by the options of its role."""
-    try:
+    said = f"lmctr init {path} --names"
+    with retold(said, said if role == "events" else f"lmctr init FILE --{role} {path} --{role}-names"):
         return None if path is None else sample_file(path, names)
-    except ValueError as error:
-        if role == "events":
-            raise
-        said, own = f"lmctr init {path} --names", f"lmctr init FILE --{role} {path} --{role}-names"
-        raise ValueError(str(error).replace(said, own)) from None
 
 
 def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:

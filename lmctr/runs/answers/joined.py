@@ -38,7 +38,7 @@ from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import Block, bad_rows, check_id_column, copied, own_columns
+from .tables import Block, bad_rows, check_id_column, copied, own_columns, with_names
 
 BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -78,11 +78,7 @@ def _reading(folder: RunFolder, names: Sequence[str] | None) -> dict[str, Any] |
         own = _names(load_recipe(folder.path / RECIPE).data)
     except (FileNotFoundError, ValueError):  # a schema that is elsewhere, and told where the log is read
         own = None
-    return _with_names(own and own.reading, names)
-
-
-def _with_names(reading: Mapping[str, Any] | None, names: Sequence[str] | None) -> dict[str, Any]:
-    return {**(reading or {}), **({} if names is None else {"names": [*names]})}
+    return with_names(own and own.reading, names)
 
 
 def is_of_log(folder: RunFolder) -> bool:
@@ -191,7 +187,7 @@ class JoinedRows:
                 f"{error} Name the log that the histories come from: --log SCHEMA_OR_FILE"
             ) from error
         self.names = _names(recipe.data)
-        self.reading = _with_names(self.names and self.names.reading, names)
+        self.reading = with_names(self.names and self.names.reading, names)
         self.tasks = self.kind.tasks
         self.warnings: list[str] = []
         self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
@@ -213,10 +209,10 @@ class JoinedRows:
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
                 yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
-                self.warnings = [*self._lacking(where), *self.limits.check(where, self.allow_unknown)]
+                self.warnings = [*self._of_columns(where), *self.limits.check(where, self.allow_unknown)]
                 self.warnings += self._unmet(where)
 
-    def _lacking(self, where: str) -> list[str]:
+    def _of_columns(self, where: str) -> list[str]:
         """Warnings about columns of the log's context that the model reads and the input has not, and about ids that have another name in the output."""
         others = {getattr(self.names, role): self.shown(role) for role in ("user", "item")}
         found = [

@@ -168,13 +168,14 @@ def _of_model(ranked: BestItems, first: np.ndarray, time: np.ndarray, top: int) 
 def _plain(
     ranked: BestItems, user: np.ndarray, time: np.ndarray, candidates: list[np.ndarray], top: int
 ) -> dict[str, list[np.ndarray]]:
-    """Lists of the candidates (rows of the catalogue) of each user (U,) that no model makes."""
+    """Lists of the candidates (rows of the catalogue) of each user (U,) that no model makes, at times that rise."""
     log, label = ranked.log, ranked.kind.first_label()
     events = np.flatnonzero(log.seen & (label == 1))
     events = events[np.argsort(log.time[events], kind="stable")]
     clicks = Clicks(log.user[events], log.item[events], log.time[events], log.num_users, log.num_items)
     candidates = [items[items >= 0] for items in candidates]  # what is not in the log has no clicks
-    mine, alike = clicks.of_users(user, time), clicks.cosines(user, time)
+    mine = clicks.of_users(user, time)
+    alike = clicks.cosines(mine, int(time[0]))  # the first of them
     lists: dict[str, list[np.ndarray]] = {}
     for items, counts, own, scores in zip(candidates, clicks.before(time), mine, alike):
         more = {"the user's most clicked": (own.toarray().ravel(), counts)} if ranked.seen else {}

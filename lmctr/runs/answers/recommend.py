@@ -140,7 +140,7 @@ class BestItems(JoinedRows):
                 yield {name: values.tolist() for name, values in found.items()}, logits
             # rare items are candidates as well as others: no word about these
             self.limits.check(where, self.allow_unknown)
-            self.warnings = [*self._lacking(where), *self._unmet(where)]
+            self.warnings = [*self._of_columns(where), *self._unmet(where)]
             if self.without:
                 met = "" if self.seen else ", as they have met all there are; --seen ranks these too"
                 self.warnings.append(f"{where}: {self.without:,} of the users have no candidate{met}")

@@ -64,8 +64,7 @@ class TableRows:
     ):
         self.model, self.processor, self.tasks = model, processor, processor.tasks
         self.batch_size, self.skip, self.allow_unknown = batch_size, skip, allow_unknown
-        self.limits, self.reading = UnknownValues(processor), {**(processor.reading or {})}
-        self.reading |= {} if names is None else {"names": [*names]}
+        self.limits, self.reading = UnknownValues(processor), with_names(processor.reading, names)
         self.warnings: list[str] = []
 
     @property
@@ -150,6 +149,11 @@ def _part(rows: Rows, start: int, stop: int) -> Rows:
 def _ids(rows: Rows, id_column: str | None) -> dict[str, Any]:
     ids = {} if id_column is None else {id_column: copied(rows, id_column)}
     return {"row": list(range(rows.first, rows.first + len(rows))), **ids}
+
+
+def with_names(reading: Mapping[str, Any] | None, names: Sequence[str] | None) -> dict[str, Any]:
+    """How text files are written, with other names of the columns where some are given."""
+    return {**(reading or {}), **({} if names is None else {"names": [*names]})}
 
 
 def own_columns(tasks: Sequence[str]) -> tuple[str, ...]:
