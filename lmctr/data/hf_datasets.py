@@ -138,7 +138,8 @@ def arrays_from(data: Any, known: Iterable[str], inner: Iterable[str]) -> dict[s
 
 
 def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
-    """A table in memory, its `wanted` columns or all: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame, a dict of columns.
+    """A table in memory, its `wanted` columns or all: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame (an index
+    with a name is a column too), a dict of columns.
 
     Raises:
         ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
@@ -168,6 +169,8 @@ def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Tab
             raise ValueError(f"{name}: the columns differ in length: {lengths}.")
         check_columns(list(columns), wanted, name)
     elif hasattr(data, "iloc") and hasattr(data, "columns"):
+        if any(name is not None and name not in data.columns for name in data.index.names):
+            data = data.reset_index()
         check_columns([str(column) for column in data.columns], wanted, name)
         columns = {str(column): data.iloc[:, place] for place, column in enumerate(data.columns)}
     else:

@@ -6,7 +6,7 @@ import copy
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.find import is_data_file
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
+from lmctr.runs.in_memory import as_arguments, is_data, options_for
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
@@ -62,25 +63,31 @@ _WITHOUT_EVALUATION = {"eval_strategy": "no"} | dict.fromkeys(
 
 
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: Any,
     *,
+    model: str | None = None,
     output_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     resume: bool | str = "auto",
     overwrite: bool = False,
     quiet: bool = False,
+    **columns: Any,
 ) -> Run:
-    """Train a model by a recipe, measure it beside the baselines, and leave a run folder, as `lmctr train` does.
+    """Train a model by a recipe, or on a table, measure it beside the baselines, and leave a run folder, as `lmctr train` does.
 
     Args:
         recipe: YAML file, name of a recipe of the package ("ctr_sink/quickstart"), a dict of its groups data, model and training, or a
-            checked [`Recipe`].
-        output_dir: run folder; default: `training.output_dir`, else `runs/<name of the recipe>`.
+            checked [`Recipe`]. Or data with a row per click or no click, for a short recipe made for them: a data file, a pandas DataFrame, a
+            pyarrow Table, a `datasets` Dataset, a dict of columns; what is in memory is written to `<output_dir>.data`.
+        model: of data, the family ("deepfm", "din", "ctr_sink", ...).
+        output_dir: run folder; default: `training.output_dir`, else `runs/<name of the recipe>`; of data in memory it must be given.
         overrides: values over the recipe's, by dotted key: `{"data.path": "ml-latest-small", "training.learning_rate": 1e-3}`.
         resume: "auto" goes on with a run that was begun in the folder if its recipe is the same, returns a finished one as it is,
             and starts one where there is none; True: there must be one; False: there must be none.
         overwrite: delete an earlier run in the folder and start again.
         quiet: print nothing, neither progress nor results; warnings stay.
+        columns: of data, what `lmctr init` takes: columns that are known (`user`, `item`, `time`, `label`), `items` and `users` (a table or file
+            with a row for each), `negatives`, `kind`, `names`.
 
     Returns:
         The finished run.
@@ -95,12 +102,23 @@ def train(
     ```python
     >>> run = lmctr.runs.train("ctr_sink/quickstart", output_dir="runs/mine", overrides={"training.seed": 1})
     >>> run.metrics["test"]["auc"]
+    >>> run = lmctr.runs.train(frame, model="deepfm", label="clicked", output_dir="runs/shop")
     ```
     """
     refuse_other_overrides(overrides or {})
-    called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
-    command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
+    told = {"model": model, **columns}
+    told = {name: value for name, value in told.items() if value is not None}
+    called = repr(str(recipe)) if isinstance(recipe, (str, Path)) else "data" if told else "recipe"
+    said = {name: value if isinstance(value, (str, int)) else name for name, value in told.items()}
+    said |= {"overrides": dict(overrides)} if overrides else {}
+    command = f"lmctr.runs.train({', '.join([called, *(f'{name}={value!r}' for name, value in said.items())])})"
     with showing(not quiet):
+        if told or is_data(recipe):
+            with as_arguments():
+                options = options_for(
+                    recipe, output_dir, dict(overrides or {}).get("training.from_run"), overwrite, told
+                )
+                recipe, output_dir = _of_file(options, output_dir, (lambda line: None) if quiet else print)
         return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command, quiet)
 
 
@@ -114,10 +132,17 @@ def run_train(options: TrainOptions) -> int:
     if options.from_run is not None:
         options.overrides = [*options.overrides, ("training.from_run", options.from_run)]
     if is_data_file(options.recipe):
-        recipe = recipe_for_file(options)
-        output_dir = output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{recipe['model']['family']}"
+        recipe, output_dir = _of_file(options, output_dir, print)
     train_recipe(recipe, output_dir, options.overrides, resume, options.overwrite, options.command)
     return 0
+
+
+def _of_file(
+    options: TrainOptions, output_dir: str | Path | None, say: Callable[[str], None]
+) -> tuple[dict[str, Any], str | Path]:
+    """The recipe for a data file, and where its run lies."""
+    recipe = recipe_for_file(options, say)
+    return recipe, output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{recipe['model']['family']}"
 
 
 def train_recipe(

@@ -1,0 +1,120 @@
+"""`lmctr.runs.train` on data in memory or a data file: what `lmctr train FILE --model FAMILY` does, from Python."""
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lmctr
+
+ROWS = 400
+FEW = {"training.use_cpu": True, "training.max_steps": 3, "training.boosting_share": 0.0, "data.baselines": False}
+
+
+@pytest.fixture
+def table():
+    """(400 rows) clicks on ads of sites."""
+    rng = np.random.default_rng(0)
+    ad, site = rng.integers(0, 20, ROWS), rng.integers(0, 5, ROWS)
+    click = (rng.random(ROWS) < 0.2 + 0.6 * (ad < 10)).astype(int)
+    names = {"click": click, "ad": [f"ad{a}" for a in ad], "site": [f"site{s}" for s in site]}
+    return pd.DataFrame({**names, "price": rng.random(ROWS).round(3)})
+
+
+@pytest.fixture
+def log():
+    """(600 rows) plays of songs, times of pandas, users as the index; and (40 rows) songs."""
+    rng = np.random.default_rng(1)
+    song, day = rng.integers(0, 40, 600), pd.Timestamp("2024-01-01", tz="UTC")
+    plays = pd.DataFrame(
+        {
+            "song_id": song,
+            "time": day + pd.to_timedelta(np.sort(rng.integers(0, 9_000_000, 600)), unit="s"),
+            "plays": rng.integers(0, 10, 600) + song // 10,
+        },
+        index=pd.Index([f"u{user}" for user in rng.integers(0, 30, 600)], name="user_id"),
+    )
+    songs = pd.DataFrame({"song_id": range(40), "title": [f"song {n}" for n in range(40)], "genre": ["a", "b"] * 20})
+    return plays, songs
+
+
+def test_a_frame_is_trained_on_as_its_file_is(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table.to_parquet("clicks.parquet", index=False)
+    of_file = lmctr.runs.train("clicks.parquet", model="deepfm", overrides=FEW, quiet=True)
+    assert str(of_file.path) == "runs/clicks_deepfm"
+    forms = {
+        "frame": table,
+        "arrow": pa.Table.from_pandas(table, preserve_index=False),
+        "dataset": datasets.Dataset.from_pandas(table),
+        "dict": table.to_dict("list"),
+    }
+    for name, data in forms.items():
+        run = lmctr.runs.train(data, model="deepfm", output_dir=name, overrides=FEW, quiet=True)
+        assert pq.read_table(f"{name}.data/rows.parquet").to_pydict() == table.to_dict("list")
+        np.testing.assert_array_equal(run.predict(data), of_file.predict("clicks.parquet"))
+    assert run.metrics["command"] == f"lmctr.runs.train(data, model='deepfm', overrides={FEW})"
+    assert run.evaluate() == pytest.approx(of_file.evaluate())
+
+
+def test_a_log_with_its_items(log, tmp_path, capsys):
+    plays, songs = log
+    run = lmctr.runs.train(
+        plays, items=songs, model="din", label="plays>=6", output_dir=tmp_path / "run", overrides=FEW, quiet=True
+    )
+    assert capsys.readouterr().out == ""
+    columns = run.recipe.data["options"]["columns"]
+    assert (columns["user"], columns["label"]) == ("user_id", {"column": "plays", "at_least": 6.0})
+    assert run.processor.item_feature_names == ("genre",)
+    best = run.recommend(["u1"], top=2)
+    assert best.num_rows == 2
+    assert set(best["song_id"].to_pylist()) <= set(range(40))
+
+
+def test_what_was_trained_on_is_kept(table, tmp_path):
+    folder = tmp_path / "run"
+    given = {"model": "deepfm", "output_dir": folder, "quiet": True, "overrides": FEW}
+    trained = lmctr.runs.train(table, **given)
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    lmctr.runs.train(table, **given)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    with pytest.raises(
+        ValueError, match=r"run was trained on other data, which are in .*rows\.parquet; .*overwrite=True"
+    ):
+        lmctr.runs.train(table.head(300), **given)
+    assert pq.read_table(f"{folder}.data/rows.parquet").num_rows == ROWS
+    lmctr.runs.train(table.head(300), **given, overwrite=True)
+    assert pq.read_table(f"{folder}.data/rows.parquet").num_rows == 300
+    newer = table.assign(ad="new " + table["ad"])
+    on = lmctr.runs.train(
+        newer, output_dir=tmp_path / "on", quiet=True, overrides={**FEW, "training.from_run": str(folder)}
+    )
+    known = [set(run.processor.state.vocabularies["ad"].values.to_pylist()) for run in (trained, on)]
+    assert known[0] < known[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": None}, r"is a data file, no recipe: name the family too, model=din .*`lmctr init "),
+        ({"output_dir": None}, "output_dir is missing: data in memory have no name"),
+        ({"lable": "click"}, "unknown key 'lable' in the arguments of lmctr.runs.train; did you mean 'label'"),
+        (
+            {"label": "clik"},
+            "label: .*rows.parquet has no column 'clik'; did you mean 'click'. its columns: click, ad, site, price",
+        ),
+        ({"model": "din"}, r"state it: time=COLUMN; .*lmctr train \S*rows.parquet --model deepfm"),
+        ({"model": "din", "negatives": 0}, "^negatives=0: accepted: a number from 1"),
+        ({"recipe": [1, 2]}, "data: got list; accepted: a pyarrow table"),
+        ({"recipe": {"data": {}, "model": {}}}, "^model: of data, a table or a data file; this is a recipe"),
+        ({"recipe": "deepfm/synthetic"}, "^model goes with a data file .lmctr train clicks.csv --model din"),
+        ({"recipe": None, "model": None}, "recipe: expected the groups, a file or a name, got null"),
+    ],
+)
+def test_mistakes_are_told_in_python(given, words, table, tmp_path):
+    arguments = {"recipe": table, "model": "deepfm", "output_dir": tmp_path / "run", "quiet": True, **given}
+    with pytest.raises(ValueError, match=words):
+        lmctr.runs.train(arguments.pop("recipe"), **arguments)
+    assert not (tmp_path / "run").exists()
