@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lmctr.data.logs.columns import as_arrow
 from lmctr.data.reading import check_columns
+from lmctr.utils.arrow import of_other_library
 from lmctr.utils.rows import is_column, refuse_parts
 
 if TYPE_CHECKING:
@@ -139,13 +140,14 @@ def arrays_from(data: Any, known: Iterable[str], inner: Iterable[str]) -> dict[s
 
 def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
     """A table in memory, its `wanted` columns or all: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame (an index
-    with a name is a column too), a dict of columns.
+    with a name is a column too), a table of another library that hands out Arrow (polars, DuckDB), a dict of columns.
 
     Raises:
         ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
     """
     if isinstance(data, pa.RecordBatchReader):
         data = data.read_all()
+    data = of_other_library(data)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):

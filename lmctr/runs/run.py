@@ -19,6 +19,7 @@ from lmctr.runs.folder import RECIPE, RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
+from lmctr.utils.arrow import of_other_library
 from lmctr.utils.outside import entries
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Run:
         """
         if log is not None and not isinstance(log, (str, Path)):
             raise ValueError(f"log: expected the path of a schema, a folder or a file, got {type(log).__name__}")
-        processor, log = self.processor, None if log is None else str(log)
+        processor, log, rows = self.processor, None if log is None else str(log), of_other_library(rows)
         if hasattr(rows, "__len__") and not isinstance(rows, (str, Mapping)) and not len(rows):
             tasks = getattr(processor, "tasks", ("label",))
             return np.zeros((0, len(tasks))[: 1 + (len(tasks) > 1)], dtype=np.float32)
@@ -150,7 +151,7 @@ class Run:
         from lmctr.runs.answers.recommend import best_table
 
         ranked = self._ranked(log, items, seen, time, allow_unknown=allow_unknown)
-        found = best_table(ranked, users, top)
+        found = best_table(ranked, of_other_library(users), top)
         for warning in ranked.warnings:
             logger.warning(warning)
         return found
@@ -177,11 +178,11 @@ class Run:
 
         return next_items(self._ranked(log, items, seen, time), part, top, num_users, seed)
 
-    def _ranked(self, log: str | Path | None, *values: Any, **options: Any) -> BestItems:
+    def _ranked(self, log: str | Path | None, items: Any, *values: Any, **options: Any) -> BestItems:
         from lmctr.runs.answers.recommend import BestItems
 
-        log = None if log is None else str(log)
-        return BestItems(self.folder, self.model, self.processor, log, *values, **options, name=self._name)
+        given = (None if log is None else str(log), of_other_library(items), *values)
+        return BestItems(self.folder, self.model, self.processor, *given, **options, name=self._name)
 
     def embeddings(self) -> dict[str, pa.Table]:
         """What the model holds for each value of its fields: see [`~lmctr.runs.vectors.value_vectors`].

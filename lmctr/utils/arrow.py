@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,27 @@ def is_number(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of this type are lists of any length."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def of_other_library(value: Any) -> Any:
+    """A table that another library hands out by Arrow's interface (polars, DuckDB) as a pyarrow Table; what else there is, pandas' too, as it is."""
+    is_own = isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or hasattr(value, "iloc")
+    if is_own or not (hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")):
+        return value
+    table = pa.table(value)
+    columns = {name: map(_plain, column.chunks) for name, column in zip(table.column_names, table.columns)}
+    return pa.table(
+        {name: pa.chunked_array([*chunks]) if table.num_rows else pa.array([]) for name, chunks in columns.items()}
+    )
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Texts and bytes in the layout that Parquet and most functions know."""
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(values.indices, _plain(values.dictionary))
+    return values.cast(
+        {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(values.type, values.type)
+    )
 
 
 def decoded(values: pa.Array) -> pa.Array:

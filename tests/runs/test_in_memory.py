@@ -23,6 +23,27 @@ def table():
     return pd.DataFrame({**names, "price": rng.random(ROWS).round(3)})
 
 
+class OfPolars:
+    """A frame of another library: columns, and Arrow's interface with the layouts that polars has for texts and categories."""
+
+    def __init__(self, frame):
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        views = [
+            pa.string_view() if pa.types.is_large_string(kind) or pa.types.is_string(kind) else kind
+            for kind in table.schema.types
+        ]
+        self.table = table.cast(pa.schema([*zip(table.column_names, views)]))
+        if "site" in frame:
+            codes = frame["site"].astype("category").cat
+            values = pa.array(codes.categories.tolist(), pa.string_view())
+            site = pa.DictionaryArray.from_arrays(pa.array(codes.codes, pa.uint32()), values)
+            self.table = self.table.set_column(self.table.column_names.index("site"), "site", site)
+        self.columns, self.dtypes = self.table.column_names, self.table.schema.types
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
 @pytest.fixture
 def log():
     """(600 rows) plays of songs, times of pandas, users as the index; and (40 rows) songs."""
@@ -50,11 +71,14 @@ def test_a_frame_is_trained_on_as_its_file_is(table, tmp_path, monkeypatch):
         "arrow": pa.Table.from_pandas(table, preserve_index=False),
         "dataset": datasets.Dataset.from_pandas(table),
         "dict": table.to_dict("list"),
+        "polars": OfPolars(table),
     }
     for name, data in forms.items():
         run = lmctr.runs.train(data, model="deepfm", output_dir=name, overrides=FEW, quiet=True)
         assert pq.read_table(f"{name}.data/rows.parquet").to_pydict() == table.to_dict("list")
         np.testing.assert_array_equal(run.predict(data), of_file.predict("clicks.parquet"))
+    of_frame, of_other = (run.processor(rows)["input_ids"] for rows in (table, OfPolars(table)))
+    assert of_frame.equal(of_other)
     assert run.metrics["command"] == f"lmctr.runs.train(data, model='deepfm', overrides={FEW})"
     assert run.evaluate() == pytest.approx(of_file.evaluate())
 
@@ -69,6 +93,7 @@ def test_a_log_with_its_items(log, tmp_path, capsys):
     assert (columns["user"], columns["label"]) == ("user_id", {"column": "plays", "at_least": 6.0})
     assert run.processor.item_feature_names == ("genre",)
     best = run.recommend(["u1"], top=2)
+    assert run.recommend(OfPolars(pd.DataFrame({"user_id": ["u1"]})), 2, items=OfPolars(songs)).equals(best)
     assert best.num_rows == 2
     assert set(best["song_id"].to_pylist()) <= set(range(40))
 

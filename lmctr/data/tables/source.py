@@ -17,6 +17,7 @@ from lmctr.data.features.times import seconds_of, time_kind
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.arrow import of_other_library
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_column, plain_row, refuse_parts
 from lmctr.utils.suggest import first_listed, first_quoted
@@ -280,6 +281,7 @@ def rows_of(
 
 
 def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table | pa.RecordBatch]:
+    data = of_other_library(data)
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         yield _select(data, columns)
     elif hasattr(data, "with_format") and hasattr(data, "column_names"):  # datasets
