@@ -80,11 +80,12 @@ def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> N
 
 @contextmanager
 def errors_of(where: object) -> Iterator[None]:
-    """A `ValueError` inside the block begins with what it is about."""
+    """A `ValueError` inside the block begins with what it is about, once."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        start = f"{where}: "
+        raise ValueError(start + str(error).removeprefix(start)) from error
 
 
 @contextmanager

@@ -341,7 +341,10 @@ def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys)
         {"data": table, "model": {"family": "dnn"}, "training": training}, output_dir=tmp_path / "table"
     )
     assert main(["recommend", str(run.path)]) == 2
-    assert "its data are no log of users, items and times, whose items could be ranked" in capsys.readouterr().err
+    words = f"error: {run.path}: its data are no log of users, items and times, whose items could be ranked"
+    assert words in capsys.readouterr().err
+    assert main(["analyze", "next", str(run.path)]) == 2
+    assert words in capsys.readouterr().err
     for part in ("model", "processor"):
         getattr(runs("sequence"), part).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="rows cannot be joined with one"):

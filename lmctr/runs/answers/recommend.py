@@ -58,7 +58,7 @@ class BestItems(JoinedRows):
         if folder.started and reads_table and not is_of_log(folder):
             raise ValueError(
                 f"{options.get('name') or folder.path}: its data are no log of users, items and times, whose items could be ranked; score rows "
-                "or requests by lmctr predict"
+                "or requests by lmctr predict (of a table: each user's row beside each item's, as pandas' users.merge(items, how='cross') makes them)"
             )
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time)
