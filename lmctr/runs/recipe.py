@@ -50,6 +50,7 @@ SET_BY_LMCTR = {
 # Families without stages have `epochs`, which is stage 2 alone; `stage2_epochs` is its old name there.
 _EPOCHS = {"epochs": "stage2_epochs"}
 _SAME_EPOCHS = {"epochs": "stage2_epochs", "stage2_epochs": "epochs"}
+_KINDS = ("model_type", "type")  # of a backbone, of a tokenizer: another one has other keys
 _TWICE = "training.epochs and training.stage2_epochs are both set, and mean the same; keep epochs"
 # Training values that a recipe written to a run folder states even when the user left them at their default.
 _ALWAYS_WRITTEN = (
@@ -272,7 +273,7 @@ def _read_yaml(path: Path) -> Any:
 
 def read_with_base(path: Path, source: str) -> Any:
     """The content of a file over that of its `base`, a file beside it or a shipped name: mappings are merged key by key, other values
-    replaced."""
+    replaced, as is a mapping that names another kind of backbone or tokenizer."""
 
     def no_recipe(content: Any, source: str) -> None:
         if isinstance(content, Mapping) and set(GROUPS) & content.keys():
@@ -324,8 +325,10 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         merged.pop(_SAME_EPOCHS.get(key), None)
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        own = merged.get(key)
+        both = isinstance(value, dict) and isinstance(own, dict)
+        other = both and any(name in value and value[name] != own.get(name, value[name]) for name in _KINDS)
+        merged[key] = _merge(own, value) if both and not other else value
     return merged
 
 

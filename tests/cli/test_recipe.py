@@ -180,6 +180,10 @@ def test_a_recipe_sets_what_differs_from_its_base(write, tmp_path):
     assert recipe.training == {"stage2_epochs": 2}
     assert "base" not in recipe.resolved()
     assert load_recipe(write("base: ctr_sink/quickstart\n")).data["num_behaviors"] == 12
+    smaller = load_recipe(write("base: ctr_sink/quickstart\nmodel: {backbone: {model_type: bert, hidden_size: 32}}\n"))
+    assert smaller.model["backbone"]["num_hidden_layers"] == 2
+    other = load_recipe(write("base: ctr_sink/quickstart\nmodel: {backbone: {model_type: qwen2, hidden_size: 32}}\n"))
+    assert other.model["backbone"] == {"model_type": "qwen2", "hidden_size": 32}, "another kind has other keys"
 
 
 @pytest.mark.parametrize(
