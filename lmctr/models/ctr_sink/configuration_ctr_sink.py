@@ -330,6 +330,14 @@ class CTRSinkConfig(CTRConfig):
                 f"CTRSinkConfig: text_config has num_attention_heads={heads} and num_key_value_heads={shared}, which must divide it; "
                 f"set num_key_value_heads, whose default is that of a large {text.model_type}"
             )
+        width = getattr(text, "head_dim", None) or (
+            text.hidden_size // heads if isinstance(heads, int) and heads else 2
+        )
+        if getattr(text, "rope_parameters", None) and width % 2:
+            raise ValueError(
+                f"CTRSinkConfig: text_config has hidden_size={text.hidden_size} and num_attention_heads={heads}: heads of width {width}, which rotary "
+                f"positions of a {text.model_type} need even; set num_attention_heads, whose default is that of a large one"
+            )
 
     def validate_values(self) -> None:
         self._check_backbone()

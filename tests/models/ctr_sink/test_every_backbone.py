@@ -226,3 +226,12 @@ def test_backbones_without_the_bias_are_refused_until_asked_for():
     plain = text_config("deberta-v2", relative_attention=False, position_biased_input=True)
     with pytest.raises(ValueError, match=r"deberta-v2 backbone without relative_attention.*sink_bias_layers=\[\]"):
         CTRSinkForCTR(CTRSinkConfig(text_config=plain))
+
+
+def test_rotated_heads_of_an_odd_width_are_refused():
+    small = {"model_type": "qwen2", "hidden_size": 32, "vocab_size": 50}
+    with pytest.raises(
+        ValueError, match="num_attention_heads=32: heads of width 1, which rotary positions of a qwen2"
+    ):
+        CTRSinkConfig(text_config=small)
+    assert CTRSinkConfig(text_config=small | {"num_attention_heads": 4, "num_key_value_heads": 4})
