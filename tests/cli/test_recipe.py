@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from text_tokenizers import wordpiece
 
 from lmctr.cli.main import split_overrides
+from lmctr.runs.inputs.text_build import scratch_text_config
 from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml, with_epochs
 from lmctr.utils.resources import find_resource, list_resources
 
@@ -308,6 +310,20 @@ def test_a_backbone_takes_the_common_names_of_its_sizes(write):
         RecipeError, match=r"num_attention_heads is 3, accepted: a divisor of .*hidden_size, which is 32"
     ):
         load_recipe(write(MINIMAL.replace("backbone: some/model", new.replace("heads: 2", "heads: 3"))))
+    with pytest.raises(
+        RecipeError, match=r"unknown key 'intermediate_size' in model.backbone; did you mean 'n_inner'\?"
+    ):
+        load_recipe(
+            write(MINIMAL.replace("backbone: some/model", new.replace("heads: 2", "heads: 2, intermediate_size: 8")))
+        )
+
+
+def test_a_backbone_from_scratch_has_the_marks_of_its_tokenizer():
+    """Those that its configuration names: ModernBERT's own default lies outside a small vocabulary."""
+    tokenizer = wordpiece()
+    config = scratch_text_config({"model_type": "modernbert"}, tokenizer)
+    assert (config["cls_token_id"], config["sep_token_id"]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    assert "cls_token_id" not in scratch_text_config({"model_type": "bert"}, tokenizer)
 
 
 def test_overrides_are_taken_out_of_the_command_line():

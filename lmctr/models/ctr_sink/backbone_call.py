@@ -51,7 +51,7 @@ def hook_sink_bias(model: nn.Module, add_to_mask: Callable) -> None:
         if not config.text_config.relative_attention:
             raise ValueError(
                 "sink_bias_layers: a deberta-v2 backbone without relative_attention cannot carry the sink bias; set "
-                "sink_bias_layers=[]"
+                "relative_attention of the backbone, as DeBERTa's checkpoints do, or sink_bias_layers=[]"
             )
         for index, layer in enumerate(attrgetter(spec.layers_path)(model.language_model)):
             layer.sink_layer = index if index in enhanced else None

@@ -51,7 +51,12 @@ def check_backbone(values: Mapping[str, Any]) -> None:
     known |= set(config_class.attribute_map)  # hidden_size of GPT-2, whose own name is n_embd
     for key in values:
         if key not in known:
-            raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
+            meant = next(
+                (own for own in ("hidden_dim", "n_inner") if own in known and key == "intermediate_size"), None
+            )
+            raise ValueError(
+                unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone", meant=meant)
+            )
     try:
         config = config_class(**{key: value for key, value in values.items() if key != "model_type"})
     except StrictDataclassError as error:
@@ -83,5 +88,6 @@ def scratch_text_config(
         raise ValueError(
             f"model.backbone: vocab_size is {values['vocab_size']}, but the tokenizer has {needed} tokens; leave it out"
         )
-    ids = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    own = [key for key in ("cls_token_id", "sep_token_id") if key in vars(CONFIG_MAPPING[values["model_type"]]())]
+    ids = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id", *own)}
     return {"vocab_size": needed, **ids, **values}
