@@ -8,6 +8,7 @@ from pathlib import Path
 from lmctr.utils.resources import find_resource
 
 GROUPS = ("data", "model", "training")
+RECIPE = "recipe.yaml"  # of a run folder
 _READ = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter", ".item", ".user", ".parquet", ".jsonl", ".ndjson", ".json")  # fmt: skip
 _DATA_SUFFIXES = (*_READ, ".gz", ".zip", ".xlsx")
 
@@ -25,7 +26,7 @@ def find_recipe(name: str | Path, what: str = "recipe") -> Path:
     """The path of a recipe (or of what else stands with them): an existing file as given, else one that ships with lmctr."""
     path = Path(name)
     if os.path.isdir(path):  # unlike Path's methods, takes a name that is too long for one that is not there
-        hint = f": give {path / 'recipe.yaml'}" if what == "recipe" and (path / "recipe.yaml").is_file() else ""
+        hint = f": give {path / RECIPE}" if what == "recipe" and (path / RECIPE).is_file() else ""
         raise RecipeError(f"{name} is a folder; a {what} is a YAML file{hint}")
     if is_data_file(name):
         raise RecipeError(

@@ -35,7 +35,7 @@ from typing import Any
 
 from lmctr import __version__
 from lmctr.models.families import ITEM_STATISTICS, families, family_of, side_files
-from lmctr.runs.find import GROUPS
+from lmctr.runs.find import GROUPS, RECIPE
 from lmctr.runs.recipe import compare_recipes, with_epochs
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
@@ -47,7 +47,6 @@ from lmctr.utils.values import show
 
 logger = logging.getLogger(__name__)
 
-RECIPE = "recipe.yaml"
 METRICS = "metrics.json"
 DATA = "data.json"
 SLICES = "slices.csv"

@@ -18,10 +18,9 @@ from lmctr.data.logs.splits import split_log
 from lmctr.data.names import names_from
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
-from lmctr.runs.find import GROUPS, is_data_file
-from lmctr.runs.folder import RunFolder
+from lmctr.runs.find import GROUPS, RECIPE, is_data_file
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
-from lmctr.utils.files import write_text
+from lmctr.utils.files import read_yaml, write_text
 from lmctr.utils.progress import step
 
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
@@ -110,8 +109,9 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
 
 def _run(folder: Path, family: str) -> str:
     """The run folder of a recipe of `folder`: runs/<family>, or, where that holds a run of other data, one with the folder's name too."""
-    own, recipe = str(folder / "schema.yaml"), RunFolder(Path("runs", family)).recipe()
-    is_free = recipe is None or recipe.get("data", {}).get("name") == own
+    trained = Path("runs", family, RECIPE)
+    data = {"name": str(folder / "schema.yaml")}
+    is_free = not trained.is_file() or data.items() <= read_yaml(trained)["data"].items()
     return f"runs/{family}" if is_free else shlex.quote(f"runs/{folder.name}_{family}")
 
 
@@ -140,6 +140,8 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
     """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what. Where it goes on from a
     run of such a file, that run's own, so that a day whose columns look otherwise is read alike."""
     if options.from_run is not None:
+        from lmctr.runs.folder import RunFolder  # loads torch, which `lmctr init` has no use for
+
         earlier = RunFolder(Path(options.from_run).expanduser()).recipe()
         again = earlier is not None and is_data_file(earlier["data"]["name"])
         if again and not any(getattr(options, name) is not None for name in DataFiles.__dataclass_fields__):

@@ -101,14 +101,32 @@ LIGHT = {
 }
 
 
-@pytest.mark.parametrize("words", [*LIGHT.values(), *([verb, "--help"] for verb in VERBS)], ids=" ".join)
-def test_help_and_usage_errors_import_nothing_heavy(words):
+def imports_of(*words):
+    """The finished command, and the modules that it imported."""
     command = [sys.executable, "-X", "importtime", "-m", "lmctr", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    imported = {
-        line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")
-    }
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
     assert "lmctr.cli.main" in imported
+    return done, imported
+
+
+def test_a_look_at_a_file_loads_no_torch(tmp_path, monkeypatch):
+    """`lmctr init` is the first that a stranger runs: one second for five, also beside earlier runs."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"u{n % 7},{n % 11},{1_700_000_000 + n * 1000},{n % 3 % 2}" for n in range(200)]
+    (tmp_path / "clicks.csv").write_text("user_id,item_id,time,clicked\n" + "\n".join(rows) + "\n")
+    (tmp_path / "runs" / "din").mkdir(parents=True)
+    (tmp_path / "runs" / "din" / "recipe.yaml").write_text("data: {name: other/schema.yaml}\n")
+    done, imported = imports_of("init", "clicks.csv")
+    assert done.returncode == 0
+    assert "lmctr train clicks/din.yaml --output-dir runs/clicks_din" in done.stdout
+    assert imported & {"torch", "transformers", "sklearn", "datasets"} == set()
+
+
+@pytest.mark.parametrize("words", [*LIGHT.values(), *([verb, "--help"] for verb in VERBS)], ids=" ".join)
+def test_help_and_usage_errors_import_nothing_heavy(words):
+    done, imported = imports_of(*words)
     assert imported & {"torch", "transformers", "numpy", "pandas", "pyarrow", "sklearn", "datasets"} == set()
     assert done.returncode == (0 if "--help" in words or "--version" in words else 2)
     assert "Traceback" not in done.stderr
