@@ -22,6 +22,7 @@ _moved.install()
 _NAMES = {
     "AutoModelForCTR": "lmctr.auto:AutoModelForCTR",
     "ClickPredictionPipeline": "lmctr.runs.pipeline:ClickPredictionPipeline",
+    "CTRClassifier": "lmctr.runs.estimator:CTRClassifier",
     "CTRTrainer": "lmctr.training.trainer:CTRTrainer",
     "CTRTrainingArguments": "lmctr.training.arguments:CTRTrainingArguments",
     "CTROutput": "lmctr.models.common.outputs:CTROutput",

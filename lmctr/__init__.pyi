@@ -109,6 +109,7 @@ from lmctr.models.xdeepfm.configuration_xdeepfm import XDeepFMConfig as XDeepFMC
 from lmctr.models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR as XDeepFMForCTR
 from lmctr.models.xdeepfm.modeling_xdeepfm import XDeepFMModel as XDeepFMModel
 from lmctr.models.xdeepfm.modeling_xdeepfm import XDeepFMPreTrainedModel as XDeepFMPreTrainedModel
+from lmctr.runs.estimator import CTRClassifier as CTRClassifier
 from lmctr.runs.pipeline import ClickPredictionPipeline as ClickPredictionPipeline
 from lmctr.training.arguments import CTRTrainingArguments as CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer as CTRTrainer

@@ -234,3 +234,9 @@ def test_a_file_as_a_spreadsheet_writes_it(clicks, capsys):
     run.model.train()  # whatever was done with it, rows are scored as ever
     np.testing.assert_allclose(run.predict(frame), scores, atol=1e-6)
     assert run.model.training
+
+
+def test_a_part_without_rows_is_told(clicks, capsys):
+    words = ["train", "clicks.csv", "--model", "deepfm", "--data.fractions", "[0.9, 0.1, 0.0]"]
+    assert main(words) == 2
+    assert "the test part (0 samples) has no label; AUC needs positives and negatives" in capsys.readouterr().err

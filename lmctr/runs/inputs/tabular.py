@@ -259,7 +259,7 @@ class TabularInput(GoingOn, StoredInput):
 
     def _known(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """By task, its labels of some rows without those that are not known."""
-        labels = np.asarray(self.store.labels[rows]).reshape(len(rows), -1)
+        labels = np.asarray(self.store.labels[rows]).reshape(len(rows), len(self.tasks))
         return {task: own[own != IGNORED_LABEL] for task, own in zip(self.tasks, labels.T)}
 
     def save_beside(self, folder: Path, processor: Any) -> None:
