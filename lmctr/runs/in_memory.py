@@ -56,7 +56,8 @@ def options_for(
             raise ValueError("output_dir is missing: data in memory have no name to make one from")
         paths[name] = path = f"{output_dir}.data/{name}.parquet"
         if Path(path).is_file() and not overwrite and RunFolder(Path(output_dir)).started:
-            if not pq.read_table(path).equals(table):
+            found = pq.read_table(path)
+            if not (found.equals(table) or found.to_pandas().equals(table.to_pandas())):  # to pandas alone NaN is NaN
                 raise ValueError(
                     f"the run in {output_dir} was trained on other data, which are in {path}; give another output_dir, or overwrite=True"
                 )

@@ -106,8 +106,7 @@ def train(
     ```
     """
     refuse_other_overrides(overrides or {})
-    told = {"model": model, **columns}
-    told = {name: value for name, value in told.items() if value is not None}
+    told = {name: value for name, value in {"model": model, **columns}.items() if value is not None}
     called = repr(str(recipe)) if isinstance(recipe, (str, Path)) else "data" if told else "recipe"
     said = {name: value if isinstance(value, (str, int)) else name for name, value in told.items()}
     said |= {"overrides": dict(overrides)} if overrides else {}
@@ -115,9 +114,8 @@ def train(
     with showing(not quiet):
         if told or is_data(recipe):
             with as_arguments():
-                options = options_for(
-                    recipe, output_dir, dict(overrides or {}).get("training.from_run"), overwrite, told
-                )
+                from_run = dict(overrides or {}).get("training.from_run")
+                options = options_for(recipe, output_dir, from_run, overwrite, told)
                 recipe, output_dir = _of_file(options, output_dir, (lambda line: None) if quiet else print)
         return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command, quiet)
 
