@@ -67,10 +67,11 @@ def main(argv: list[str] | None = None) -> int:
             raise
         sys.stderr.close()
         return 141
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         more = _goes_on(argv)
         if os.environ.get("RANK", "0") == "0":  # of a launch all are interrupted
-            print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
+            told_by = str(interrupt) if more is None else f"the same command {more}"
+            print(f"interrupted; {told_by}" if told_by else "interrupted", file=sys.stderr)
         return 130
     except Exception as error:
         if is_debugging() or not is_for_users(error):

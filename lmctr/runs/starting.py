@@ -154,6 +154,8 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
             )
             return {**earlier, "data": {**earlier["data"], "name": options.recipe}}
     if options.model is None:
+        if not Path(options.from_run).expanduser().exists():
+            raise FileNotFoundError(f"--from {options.from_run}: there is no such run folder")
         raise ValueError(
             f"--from {options.from_run}: no run that was trained on a data file; give the recipe that it was trained by, or name the family, "
             "--model"

@@ -63,8 +63,9 @@ def verdict(
     called = name.replace("_", " ")
     best = strongest_baseline(baselines, "test", key)
     ahead = baselines[best]["test"][key] - test[key]
-    behind = best != name and ahead >= _LEVEL
-    other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if behind else ""
+    way = "level with" if abs(ahead) < _LEVEL else f"{abs(ahead):.3f} {'above' if ahead > 0 else 'below'}"
+    is_other = ahead + gap >= _LEVEL  # of the two baselines
+    other = f"; on test the strongest, {best.replace('_', ' ')}, is {way} the model" if is_other else ""
     if gap > -_LEVEL:
         where = " on validation" if other else ""
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]

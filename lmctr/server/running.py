@@ -121,11 +121,14 @@ def _reload(engine: Engine, options: ServeOptions) -> None:
     try:
         with _reloading:
             served = _load(options)
-            engine.swap(served)
+            kept, gone = engine.swap(served)
     except Exception as error:
         engine.swaps["refused"] += 1
         logger.error("the new model is refused, the earlier one stays: %s", error)
         return
     gc.collect()
     gc.freeze()
-    logger.warning("serving version %s now", served.version)
+    lost = (
+        f"; {gone:,} could not go over, and their users are answered 404 until they are started again" if gone else ""
+    )
+    logger.warning("serving version %s now, with %s kept states of users%s", served.version, f"{kept:,}", lost)

@@ -65,6 +65,10 @@ class ASTROScorer(CachedEventScorer):
         held = inputs.history_items.shape[1]  # the processor may have cut the history
         return held - int(slots.index[slots.valid].min())
 
+    @property
+    def window(self) -> Any:
+        return super().window, self.model.config.parsed_strategies, self.model.config.block_length
+
     def _run(
         self, inputs: SequenceInputs, encoded: EncodedBlocks | None, max_tokens: int
     ) -> tuple[torch.Tensor, EncodedBlocks | None, int]:

@@ -30,6 +30,7 @@ from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import whole_seconds
 
+from .fingerprint import settings_fingerprint
 from .prefix import EncodedPrefix, Pack, encode_prefix, score_packs
 from .registry import DEFAULT_MAX_TOKENS, Request, RequestScorer
 
@@ -120,6 +121,10 @@ class CTRSinkScorer(RequestScorer):
         shown = [np.flatnonzero(codes == code)[-most:] for code in range(1, len(names))]
         first = min((int(own[0]) for own in shown if len(own)), default=len(history))
         return len(history) - first
+
+    @property
+    def window(self) -> Any:
+        return settings_fingerprint(self.processor)
 
     def encode(
         self, history: Sequence[Mapping[str, Any]], encoded: EncodedPrefix | None, time: float | None

@@ -39,6 +39,11 @@ class EventScorer(RequestScorer):
         longest = self.processor.max_history_length
         return len(history) if longest is None else min(len(history), longest)
 
+    @property
+    def window(self) -> Any:
+        own = self.processor
+        return own.max_history_length, own.behavior_names, own.behavior_labels, own.scenario_names
+
     def score(self, request: Request, encoded: EncodedHistory | None) -> ScoredRequest:
         self.refuse_similarity(request)
         if not len(request.candidates):

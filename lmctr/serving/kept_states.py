@@ -105,9 +105,10 @@ class KeptStates:
             while self._kept and next(iter(self._kept.values())).used < before:
                 self.remove(next(iter(self._kept)), "expired")
 
-    def move(self, moved: Callable[[UserState], UserState | None]) -> None:
-        """Replace each state by what `moved` gives for it; None, or a `ValueError`: it goes."""
+    def move(self, moved: Callable[[UserState], UserState | None]) -> int:
+        """Replace each state by what `moved` gives for it; None, or a `ValueError`: it goes. Returns how many went so."""
         with self._lock:
+            before = self.counts["model"]
             for user in list(self._kept):
                 kept = self._kept[user]
                 try:
@@ -120,3 +121,4 @@ class KeptStates:
                 kept.state = state
                 self._measure(user, kept)
             self._make_room()
+            return self.counts["model"] - before

@@ -12,6 +12,8 @@ from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
 from lmctr.utils.rows import check_kind
 
+from .fingerprint import plain_config, settings_fingerprint
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -90,6 +92,12 @@ class RequestScorer(ABC):
     @abstractmethod
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
         """How many of the latest behaviours can have a part in any later score; the earlier ones may be forgotten."""
+
+    @property
+    def window(self) -> Any:
+        """What `needed` and the statistics read of model and processor: where it is equal, what one scorer kept is all that another needs.
+        Of families that know it better, no values that came or went are part of it."""
+        return settings_fingerprint(self.processor), plain_config(self.model.config.to_dict())
 
     def encode(
         self, history: Sequence[Mapping[str, Any]], encoded: EncodedHistory | None, time: float | None

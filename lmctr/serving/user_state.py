@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.models.common.base import plain_model, weights_version
+from lmctr.models.common.base import weights_version
 from lmctr.utils.files import as_path, replacing
 from lmctr.utils.measure import size_of
 from lmctr.utils.outside import checked, entries
 
-from .fingerprint import model_fingerprint, plain_config, settings_fingerprint
+from .fingerprint import model_fingerprint, settings_fingerprint
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 from .statistics import RequestStatistics
 
@@ -91,7 +91,8 @@ class UserState:
         self._encoded: EncodedHistory | None = None
         self.num_seen = 0
         self.reencoded = 0
-        self.extend(history, time)
+        if history != ():  # many move to another model, and begin with nothing
+            self.extend(history, time)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -190,19 +191,22 @@ class UserState:
     def moved_to(
         self, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
     ) -> UserState | None:
-        """The same user's state for other weights, to be encoded at its next use; None where the kept behaviours may not be all that
-        these need, or where statistics of the whole history were counted by another reader."""
-        same = settings_fingerprint(processor) == self._settings
-        new, old = (plain_config(one.config.to_dict()) for one in (plain_model(model), self._scorer.model))
-        if self.num_kept < self.num_seen and not (same and new == old):
-            return None
+        """The same user's state for another model, as of a run that went on from the first one's, to be encoded at its next use; None where the
+        kept behaviours may not be all that it needs, or where statistics of the whole history cannot be counted again."""
         state = UserState(model, processor, items=items)
-        if items is not None:
-            if self._statistics is None or not same:
-                return None
-            state._statistics.load(self._statistics.user.to_dict(), items)
-        if not same:
+        same, is_whole = state._scorer.window == self._scorer.window, self.num_kept == self.num_seen
+        if not same and not is_whole:
+            return None
+        if settings_fingerprint(processor) != self._settings:
             state._scorer.check_behaviors(self._history, None)
+        if items is not None:
+            before = None if self._statistics is None else self._statistics.user
+            if same and before is not None and before.reader.fingerprint == processor.statistics_reader.fingerprint:
+                state._statistics.load(before.to_dict(), items)
+            elif is_whole:
+                state._statistics.extend(self._history)
+            else:
+                return None
         state._history, state.num_seen = list(self._history), self.num_seen
         return state
 

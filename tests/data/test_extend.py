@@ -48,8 +48,8 @@ def test_new_values_get_ids_behind_the_known_ones():
     known = values(processor)
     report = processor.extend(day(["d", "e", "e", "a"], tags=[["y"], ["y", "x"], [], []]))
     assert values(processor) == [*known, *("d", "e")[:: 1 if values(processor)[3] == "d" else -1]]
-    assert report["ad"] == {"added": 2, "evicted": 0, "size": 5}
-    assert report["tags"] == {"added": 1, "evicted": 0, "size": 2}
+    assert report["ad"] == {"added": 2, "met": 1, "evicted": 0, "size": 5}
+    assert report["tags"] == {"added": 1, "met": 1, "evicted": 0, "size": 2}
     after = processor.transform(day(["a", "b", "c", "d"]))
     np.testing.assert_array_equal(after["input_ids"][:3], before["input_ids"][:3])
     assert before["input_ids"][3, 0] == 1

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lmctr
+from lmctr.cli.main import main
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.answers.base import grid_batches, unknown_words
 from lmctr.runs.answers.files import whole_output
@@ -111,3 +112,18 @@ def _write_and_fail(target):
     with whole_output(str(target)) as stream:
         stream.write("third")
         raise KeyError
+
+
+def test_an_interrupt_keeps_what_was_scored(tmp_path, monkeypatch, capsys):
+    target = tmp_path / "scores.csv"
+
+    def stopped(options):
+        with whole_output(str(target)) as stream:
+            stream.write("logit\n1.5\n")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lmctr.runs.answers.predict.predict", stopped)
+    assert main(["predict", "run", "--input", "rows.csv", "--output", str(target)]) == 130
+    assert capsys.readouterr().err == f"interrupted; what was scored before stands in {tmp_path}/scores.partial.csv\n"
+    assert (tmp_path / "scores.partial.csv").read_text() == "logit\n1.5\n"
+    assert not target.exists()

@@ -149,3 +149,5 @@ def test_a_newer_file_is_read_as_the_run_read_its_own(tmp_path, capsys):
     assert "is a run of dnn" in capsys.readouterr().err
     assert main(["train", str(days[1]), "--from", str(tmp_path), "--output-dir", str(tmp_path / "d")]) == 2
     assert "no run that was trained on a data file" in capsys.readouterr().err
+    assert main(["train", str(days[1]), "--from", str(tmp_path / "gone"), "--output-dir", str(tmp_path / "d")]) == 2
+    assert f"--from {tmp_path / 'gone'}: there is no such run folder" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`lmctr train RECIPE --from RUN` with a later log: items, values of features and users that are new extend the tables of a DIN."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -119,7 +120,20 @@ def test_the_command_line_says_what_it_does(first, days, tmp_path, capsys):
     (tmp_path / "day.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {**RECIPE["data"], "name": days[1]}}))
     words = ["train", str(tmp_path / "day.yaml"), "--from", str(first.path), "--output-dir", str(tmp_path / "run")]
     assert main([*words, "--training.max_steps", "2"]) == 0
-    assert f"going on from {first.path}: values of items 60 (+20 -20), kind 6 (+2 -2), city" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"going on from {first.path}: values of items 60 (+20 -20), kind 6 (+2 -2), city" in said
+    assert "no value" not in said
+
+
+def test_values_that_are_all_new_are_told(first, tmp_path, capsys):
+    log = make_log(1)
+    catalogue = log.catalogue.set_column(1, "kind", pa.array([f"K-{kind}" for kind in log.catalogue["kind"]]))
+    place = dataclasses.replace(log, catalogue=catalogue).save(tmp_path / "otherwise")
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": str(place)}}
+    overrides = {"training.from_run": str(first.path), "training.max_steps": 2}
+    lmctr.runs.train(recipe, output_dir=tmp_path / "run", overrides=overrides)
+    words = "; of kind no value of the earlier run is met in these data: if they are coded otherwise, what it learnt of them is lost"
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -167,7 +181,8 @@ def test_vocabularies_over_three_days_against_plain_sets(max_idle, tmp_path):
             idle = {value: 0 if value in shown[name] else count + 1 for value, count in own.items()}
             kept = {value: count for value, count in idle.items() if max_idle is None or count < max_idle}
             new = sorted(shown[name] - own.keys())
-            assert report[name] == {"added": len(new), "evicted": len(own) - len(kept), "size": len(kept) + len(new)}
+            counts = {"added": len(new), "met": len(shown[name] & own.keys()), "evicted": len(own) - len(kept)}
+            assert report[name] == {**counts, "size": len(kept) + len(new)}
             known[name] = kept | dict.fromkeys(new, 0)
             values = processor.items["item_id"].to_pylist() if name == "items" else list(processor.features[name])
             assert values == list(known[name])

@@ -26,10 +26,17 @@ def test_the_strongest_is_chosen_on_validation():
     found = result(0.7, counting=0.9, gradient_boosting=0.8)
     assert strongest_baseline(found["baselines"]) == "gradient_boosting"
     assert verdict(found, {}).startswith(
-        "below gradient boosting by 0.100 AUC; on test counting is 0.200 above the model: try "
+        "below gradient boosting by 0.100 AUC; on test the strongest, counting, is 0.200 above the model: try "
     )
     assert verdict(result(0.8156, counting=0.7, gradient_boosting=0.8), {}) == (
         "above gradient boosting, the strongest baseline, by 0.016 AUC"
+    )
+
+
+@pytest.mark.parametrize(("counting", "way"), [(0.79, "0.010 below"), (0.8001, "level with"), (0.82, "0.020 above")])
+def test_another_that_is_stronger_on_test_is_told(counting, way):
+    assert verdict(result(0.8, counting=counting, gradient_boosting=0.75), {}) == (
+        f"above gradient boosting, the strongest baseline on validation, by 0.050 AUC; on test the strongest, counting, is {way} the model"
     )
 
 
@@ -58,7 +65,9 @@ def test_a_difference_that_three_decimals_do_not_show_is_none(model):
     assert verdict(result(model, counting=0.7, gradient_boosting=0.8), {}) == (
         f"level with gradient boosting, the strongest baseline: AUC {model:.4f}, it 0.8000"
     )
-    assert "on test" not in verdict(result(0.81, counting=0.8102, gradient_boosting=0.8), {})
+    found = verdict(result(0.81, counting=0.8102, gradient_boosting=0.8), {})
+    assert found.endswith("; on test the strongest, counting, is level with the model")
+    assert "on test" not in verdict(result(0.81, counting=0.8003, gradient_boosting=0.8), {})
 
 
 def test_impressions_are_judged_by_what_they_earn():
@@ -79,7 +88,7 @@ def test_impressions_are_judged_by_what_they_earn():
 
 def test_a_baseline_that_leads_on_test_alone_is_named():
     assert verdict(result(0.8156, counting=0.9, gradient_boosting=0.8), {}) == (
-        "above gradient boosting, the strongest baseline on validation, by 0.016 AUC; on test counting is 0.084 above the model"
+        "above gradient boosting, the strongest baseline on validation, by 0.016 AUC; on test the strongest, counting, is 0.084 above the model"
     )
 
 

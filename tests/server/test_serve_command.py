@@ -1,9 +1,11 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
+import gc
 import json
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ from served_runs import table_run
 
 from lmctr.cli.main import main
 from lmctr.runs.answers.served import ServedModel
+from lmctr.server import running
 from lmctr.server.options import ServeOptions
 from lmctr.server.running import _load
 
@@ -175,3 +178,15 @@ def test_the_precision_that_is_asked_for(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["serve", str(folder), "--dtype", "half"])
     assert "invalid choice: 'half'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"), [(0, "of users\n"), (3, "of users; 3 could not go over, and their users are answered 404")]
+)
+def test_a_reload_says_what_became_of_kept_states(gone, words, monkeypatch, caplog):
+    monkeypatch.setattr(running, "_load", lambda options: SimpleNamespace(version="v2"))
+    try:
+        running._reload(SimpleNamespace(swap=lambda served: (1200, gone)), None)
+    finally:
+        gc.unfreeze()
+    assert f"serving version v2 now, with 1,200 kept states {words}" in caplog.text

@@ -418,7 +418,7 @@ def test_a_new_version_is_swapped_in_under_load(folders, kind):
 
         asking = [pool.submit(ask, kept) for kept in (True, False, True, False)]
         time.sleep(0.3)
-        server.engine.swap(ServedModel(str(runs[1])))
+        assert server.engine.swap(ServedModel(str(runs[1]))) == (1, 0)
         time.sleep(0.3)
         stop.set()
         answers = [answer for one in asking for answer in one.result()]
@@ -437,7 +437,7 @@ def test_a_swap_gives_up_states_that_would_be_short_of_behaviours(folders, tmp_p
     with live(folders("qwen2")) as server:
         for user, count in (("short", 4), ("long", 9)):
             server.post(f"/v1/users/{user}/events", {"events": text_request(2, count)["history"], "start": True})
-        server.engine.swap(ServedModel(str(longer)))
+        assert server.engine.swap(ServedModel(str(longer))) == (1, 1)
         rest = {"candidates": ["Heat", "Babe"], "time": 10**6}
         found = logits_of(server.score({**rest, "user_id": "short"}))
         expected = lmctr.runs.load(str(longer)).predict([{**rest, "history": text_request(2, 4)["history"]}])

@@ -12,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import lmctr
 from lmctr.data import SequenceProcessor, SequenceView
+from lmctr.data.processors.extend_sequence import extend_sequence_processor
 from lmctr.serving import UserState, score
 from lmctr.statistics import ItemStatistics, StatisticsReader
 
@@ -150,3 +151,33 @@ def test_what_a_state_counts_of_its_memory(log, reader):
         grown = (tracemalloc.get_traced_memory()[0] - before) / len(states)
         tracemalloc.stop()
         assert 0.5 < states[0].num_bytes / grown < 2, (count, states[0].num_bytes, grown)
+
+
+@pytest.mark.parametrize("family", list(SMALL))
+def test_a_state_goes_over_to_a_run_that_went_on(family, log, reader):
+    """Items came, and the reader stayed: what was let go is not needed, and what was counted of it is kept."""
+    half = log.sample_events()[: len(log.sample_events()) // 4]
+    model, processor = made(family, log, reader, train_events=half, max_history_length=6)
+    grown, report = extend_sequence_processor(processor, log, log.sample_events())
+    assert report["items"]["added"] > 0
+    values = {**SMALL[family], **grown.model_config_values(), "initializer_range": 0.2}
+    newer = lmctr.AutoModelForCTR.from_config(CONFIG_MAPPING[family](**values)).eval()
+    items = ItemStatistics.from_log(log, reader, int(log.time.max()) + 1)
+    starts, ends = log.history_bounds(log.sample_events())
+    history, candidate, _ = request_of(log, log.sample_events()[int(np.argmax(ends - starts))])
+    time = int(log.time.max()) + 5
+    for count in (4, len(history)):  # all kept; some let go
+        state = UserState(model, processor, history[:count], items=items)
+        assert (state.num_kept < state.num_seen) == (count > 6)
+        moved = state.moved_to(newer, grown, items)
+        expected = score(newer, grown, history[:count], [candidate], time, items=items)
+        torch.testing.assert_close(moved.score([candidate], time), expected, atol=1e-5, rtol=0)
+    longer = made(family, log, reader, max_history_length=9)
+    assert state.moved_to(*longer, items) is None  # it would read behaviours that were let go
+    other = dataclasses.replace(reader, prior=reader.prior / 2)
+    anew = made(family, log, other, max_history_length=6)
+    table = ItemStatistics.from_log(log, other, int(log.time.max()) + 1)
+    assert state.moved_to(*anew, table) is None  # what it counted was counted otherwise
+    short = UserState(model, processor, history[:4], items=items).moved_to(*anew, table)
+    expected = score(*anew, history[:4], [candidate], time, items=table)
+    torch.testing.assert_close(short.score([candidate], time), expected, atol=1e-5, rtol=0)

@@ -23,7 +23,7 @@ from .vocabulary import CountAccumulator, Vocabulary
 def extend_state(
     fields: Sequence[Field], labels: Sequence[str], state: FittedState, stream: Iterable[Rows]
 ) -> tuple[FittedState, dict[str, dict[str, int]]]:
-    """The state with the values of new rows, and by vocabulary how many values were "added" and "evicted".
+    """The state with the values of new rows, and by vocabulary how many values were "added", "met" again and "evicted", and its "size".
 
     A value that is new needs `min_count` rows among these ones. A known value that was absent in the last `max_idle` extensions goes; where
     more than `max_size` are left, those absent longest go first, of them the rarest. Types of values, bounds of bins, means and deviations
@@ -81,7 +81,7 @@ def _extended(
         all_values.filter(pa.array(kept)), known.first_id, all_counts[kept], dropped, all_idle[kept]
     )
     gained, lost = int(kept[len(known) :].sum()), int((~kept[: len(known)]).sum())
-    return vocabulary, {"added": gained, "evicted": lost, "size": len(vocabulary)}
+    return vocabulary, {"added": gained, "met": int((seen > 0).sum()), "evicted": lost, "size": len(vocabulary)}
 
 
 def _with(

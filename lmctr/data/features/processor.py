@@ -246,7 +246,7 @@ class TabularFeatureProcessor(FittedExtractor):
             source, part, progress: as in [`~TabularFeatureProcessor.fit`].
 
         Returns:
-            By vocabulary how many values were "added" and "evicted", and its "size".
+            By vocabulary how many values were "added", "met" again and "evicted", and its "size".
 
         Raises:
             ValueError: a processor that is not fitted; rows that do not fit the fields.

@@ -31,7 +31,7 @@ def extend_sequence_processor(
         max_idle: items and values that were absent from so many extensions in a row lose their ids; None: none does.
 
     Returns:
-        The processor, and by vocabulary how many values were "added" and "evicted", and its "size".
+        The processor, and by vocabulary how many values were "added", "met" again and "evicted", and its "size".
 
     Raises:
         ValueError: no training sample, ids of another kind, a log without a feature's column.
@@ -102,7 +102,8 @@ class _Kept:
 
     def report(self, added: int) -> dict[str, int]:
         kept = int(self.kept.sum())
-        return {"added": added, "evicted": len(self.kept) - kept, "size": kept + added}
+        met = int((self.idle == 0).sum())
+        return {"added": added, "met": met, "evicted": len(self.kept) - kept, "size": kept + added}
 
 
 def _extended(

@@ -169,8 +169,11 @@ class Engine:
                 "state, and append them in parts by POST /v1/users/{id}/events"
             )
 
-    def swap(self, served: ServedModel) -> None:
+    def swap(self, served: ServedModel) -> tuple[int, int]:
         """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`).
+
+        Returns:
+            How many states are kept, and how many went.
 
         Raises:
             ValueError: a model of another kind of input; the earlier one stays.
@@ -180,8 +183,9 @@ class Engine:
                 f"{served.name} reads {served.kind} (tasks {', '.join(served.tasks)}), the model that is served {self.served.kind} "
                 f"({', '.join(self.served.tasks)}); start another server for it"
             )
-        self.batcher.submit(served, alone=True).result()
+        gone = self.batcher.submit(served, alone=True).result()
         self.swaps["done"] += 1
+        return len(self.states), gone
 
     def last_time(self, user: str) -> float | None:
         """The time of the last behaviour of a kept state; None: there is none."""
@@ -248,9 +252,10 @@ class Engine:
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
 
-    def _swap(self, served: ServedModel) -> None:
-        self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
+    def _swap(self, served: ServedModel) -> int:
+        gone = self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
         self.served, self._idle = served, served.twins(self.workers)
+        return gone
 
 
 def _user_id(value: Any) -> str:

@@ -51,7 +51,7 @@ def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
 @contextmanager
 def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
     """A stream to write to; a file takes its name (and the place of an older one) only when all was written. What was written before a
-    `ValueError` stays beside it, in a file whose name the error tells."""
+    `ValueError` or an interrupt stays beside it, in a file whose name the error tells."""
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
     if path == "-":
         yield sys.stdout
@@ -65,12 +65,13 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
             try:
                 with open(temporary, **kind) as stream:
                     yield stream
-            except ValueError as error:
+            except (ValueError, KeyboardInterrupt) as error:
                 kept = target.with_name(f"{target.stem}.partial{target.suffix}")
                 if not temporary.stat().st_size:
                     raise
                 shutil.copyfile(temporary, kept)
+                stands = f"what was scored before stands in {Path(path).with_name(kept.name)}"
+                if isinstance(error, KeyboardInterrupt):
+                    raise KeyboardInterrupt(stands) from error
                 told = str(error).rstrip(".")
-                raise ValueError(
-                    f"{told}; what was scored before stands in {Path(path).with_name(kept.name)}"
-                ) from error
+                raise ValueError(f"{told}; {stands}") from error

@@ -30,6 +30,8 @@ class GoingOn:
         """Keep the report of an extension in words."""
         words = (f"{name} {own['size']:,} (+{own['added']:,} -{own['evicted']:,})" for name, own in report.items())
         self.extended = "values of " + ", ".join(words)
+        if strange := [name for name, own in report.items() if own["added"] and not own["met"]]:
+            self.extended += f"; of {', '.join(strange)} no value of the earlier run is met in these data: if they are coded otherwise, what it learnt of them is lost"
 
     def refuse_changes(self, values: Iterable[tuple[str, Any, Any]], hints: Mapping[str, str] | None = None) -> None:
         """Raises `ValueError` for the first key whose own value is not that of the earlier run, in (key, own, earlier) triples; `hints` say by
