@@ -36,6 +36,22 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
+@pytest.fixture(scope="session")
+def one_registry_of_operators():
+    """Each export to ONNX reads the source of all operators anew, half a second each, and asks torch for their list some fifty times."""
+    try:
+        from torch._export import utils
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:  # without the packages of the extra nothing is exported
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        if hasattr(utils, "_materialize_cpp_cia_ops"):  # a private name of torch
+            patch.setattr(utils, "_materialize_cpp_cia_ops", functools.cache(utils._materialize_cpp_cia_ops))
+        yield
+
+
 _seen = 0  # modules when objects were last left out of collections
 
 

@@ -28,6 +28,7 @@ SHORT += ["--training.use_cpu", "true", "--training.boosting_share", "0"]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_registry_of_operators")
 def test_the_export_page_as_written(tmp_path, monkeypatch):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
@@ -47,6 +48,7 @@ def test_the_export_page_as_written(tmp_path, monkeypatch):
     assert scope["time"] > 1_700_007_200
 
 
+@pytest.mark.usefixtures("one_registry_of_operators")
 def test_a_graph_without_lmctr_as_written(tmp_path, monkeypatch):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)

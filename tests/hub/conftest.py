@@ -1,6 +1,5 @@
 """Fixtures: a tiny finished run, and a copy of it to break."""
 
-import functools
 import shutil
 
 import pytest
@@ -8,19 +7,8 @@ from tiny_run import write_run
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_registry_of_operators():
-    """Each export to ONNX reads the source of all operators anew, half a second each, and asks torch for their list some fifty times."""
-    try:
-        from torch._export import utils
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-    except ImportError:  # without the packages of the extra nothing is exported
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
-        if hasattr(utils, "_materialize_cpp_cia_ops"):  # a private name of torch
-            patch.setattr(utils, "_materialize_cpp_cia_ops", functools.cache(utils._materialize_cpp_cia_ops))
-        yield
+def quick_exports(one_registry_of_operators):
+    """Most files here export a model."""
 
 
 @pytest.fixture(scope="session")

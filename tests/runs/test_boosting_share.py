@@ -81,6 +81,7 @@ def test_the_trees_are_those_of_the_baseline(count):
     torch.testing.assert_close(model(**inputs).logits.detach(), alone)
 
 
+@pytest.mark.usefixtures("one_registry_of_operators")
 def test_saved_loaded_cast_and_exported(tmp_path):
     values, labels = samples()
     model = model_of()

@@ -156,6 +156,7 @@ def test_a_card_counts_what_is_trained(run):
     assert sum(run.folder.num_parameters.values()) > trained
 
 
+@pytest.mark.usefixtures("one_registry_of_operators")
 def test_a_graph_holds_the_trees_too(run, tmp_path):
     assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path)]) == 0
     parity = json.loads((tmp_path / "parity.json").read_text())
