@@ -36,14 +36,10 @@ def shares_of(parts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class KeptShares:
+class _KeptShares:
     """What [`check_unknown`] asks of a processor, for items and tokens of a log: the shares that a training kept, by part and name."""
 
     shares: Mapping[str, Mapping[str, float]]
-
-    def known(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-        """The counts that there is a share to hold against."""
-        return {name: own for name, own in counts.items() if self.usual_unknown(name) is not None}
 
     def usual_unknown(self, name: str) -> float | None:
         return next(
@@ -63,14 +59,14 @@ class UnknownValues:
     Args:
         processor: a [`~lmctr.data.features.processor.TabularFeatureProcessor`] or an
             [`~lmctr.data.processors.impressions.ImpressionProcessor`], which keep the shares of their fields, or another one.
-        kept: shares by part and name, for a processor that keeps none; what has no share there is not checked.
+        kept: as of [`check_unknown`].
 
     Attributes:
         counts: by field, as the processor's `oov_counts`. examples: by field some of the unknown values, as canonical texts.
     """
 
     def __init__(self, processor: Any, kept: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self.processor, self.kept = processor, None if hasattr(processor, "usual_unknown") else KeptShares(kept or {})
+        self.processor, self.kept = processor, kept
         self.counts: dict[str, dict[str, int]] = {}
         self.examples: dict[str, list[str]] = {}
 
@@ -84,9 +80,7 @@ class UnknownValues:
 
     def check(self, where: str, allowed: bool = False) -> list[str]:
         """[`check_unknown`] of what was counted."""
-        if self.kept is None:
-            return check_unknown(self.processor, self.counts, self.examples, where, allowed)
-        return check_unknown(self.kept, self.kept.known(self.counts), self.examples, where, allowed)
+        return check_unknown(self.processor, self.counts, self.examples, where, allowed, self.kept)
 
 
 def check_unknown(
@@ -95,6 +89,7 @@ def check_unknown(
     examples: Mapping[str, list[str]],
     where: str,
     allowed: bool = False,
+    kept: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[str]:
     """Warnings about fields with far more unknown values than the validation part had.
 
@@ -102,10 +97,14 @@ def check_unknown(
         processor: a fitted one. counts, examples: of the unknown values, by field.
         where: what holds the rows, for messages.
         allowed: whether a share above the limit is a warning too.
+        kept: shares by part and name, for a processor that keeps none; what has no share there is not checked.
 
     Raises:
         ValueError: fields above their limit, with their shares and examples.
     """
+    if not hasattr(processor, "usual_unknown"):
+        processor = _KeptShares(kept or {})
+        counts = {name: own for name, own in counts.items() if processor.usual_unknown(name) is not None}
     warnings, errors = [], []
     for name, own in counts.items():
         share, usual = share_unknown(own), processor.usual_unknown(name)

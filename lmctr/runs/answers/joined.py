@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import torch
 
 from lmctr.data.features.columns import Rows
+from lmctr.data.features.processor import column_names
 from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
@@ -113,12 +114,8 @@ def _keys_of(path: Path) -> list[str]:
 
 def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[str]:
     """Names of an input's columns; what Python holds tells them without its rows. reading: as in [`rows_of`]."""
-    names = getattr(source, "column_names", None)
-    if names is None and isinstance(source, (list, tuple)) and isinstance(source[0], Mapping):
-        names = source[0]
-    if names is None and (isinstance(source, Mapping) or hasattr(source, "dtypes")):
-        names = source.keys()
-    return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else list(names)
+    names = column_names(source, reading)
+    return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from lmctr.data.features.unknown import UnknownValues, check_unknown
+from lmctr.data.features.unknown import check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.data.names import names_from
 from lmctr.models.common.base import evaluation_mode
@@ -67,6 +67,7 @@ def predict(options: PredictOptions) -> int:
     answers.skips = skip
     count = skipped = 0
     name = source_name(options.input)
+    limits = name, options.allow_unknown, folder.unknown_shares()
     with (
         nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
         whole_output(options.output) as target,
@@ -74,11 +75,11 @@ def predict(options: PredictOptions) -> int:
         scored = answers.scored(read_objects(lines, name, skip=skip))
         for number, (request, logits) in enumerate(over(scored, f"scoring {name}", "requests")):
             if number % _CHECKED == _CHECKED - 1:
-                _check_limits(answers, folder, name, options.allow_unknown)
+                check_unknown(processor, answers.unknown, answers.examples, *limits)
             answer = answer_of(request, logits, answers.tasks)
             target.write(json.dumps(answer, ensure_ascii=False) + "\n")
             count, skipped = count + (logits is not None), skipped + (logits is None)
-        warnings = _check_limits(answers, folder, name, options.allow_unknown)
+        warnings = check_unknown(processor, answers.unknown, answers.examples, *limits)
     _warn(warnings)
     reason = f" ({answers.reason})" if answers.reason else ""
     left = f", {skipped} skipped" if skipped else ""
@@ -109,13 +110,6 @@ def _predict_rows(rows: JoinedRows | TableRows, options: PredictOptions) -> int:
     left = f", {skipped} skipped (see the column error)" if skipped else ""
     print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
     return 0
-
-
-def _check_limits(answers: Answers, folder: RunFolder, where: str, allowed: bool) -> list[str]:
-    """Warnings about what was unknown in requests; raises ValueError for next to no known value."""
-    seen = UnknownValues(answers.processor, folder.unknown_shares())
-    seen.add(answers.unknown, answers.examples)
-    return seen.check(where, allowed)
 
 
 def _warn(warnings: list[str]) -> None:

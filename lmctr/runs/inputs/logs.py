@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.batches.rows import LogBatches
-from lmctr.data.features.unknown import KeptShares, check_unknown, shares_of
+from lmctr.data.features.unknown import check_unknown, shares_of
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
@@ -94,10 +94,8 @@ class LogInput(InputKind):
         return self.view.unknown(self.splits.test)
 
     def unknown_warnings(self, part: str, kept: dict[str, Any] | None = None, allowed: bool = True) -> list[str]:
-        limits, (counts, examples) = KeptShares(kept or {}), self.view.unknown(self.splits[part])
-        return check_unknown(
-            limits, limits.known(counts), examples, f"the {part} part of {self.log.info.name}", allowed
-        )
+        found, where = self.view.unknown(self.splits[part]), f"the {part} part of {self.log.info.name}"
+        return check_unknown(self.view.processor, *found, where, allowed, kept)
 
     def check(self) -> list[str]:
         lines = validate_log(self.log, self.splits, allow=self.data["allow_leaks"]).lines()
