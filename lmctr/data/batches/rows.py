@@ -119,11 +119,10 @@ def _of_others(
     return found
 
 
-def statistic_columns(names: Sequence[str], key: str, first: int = 0) -> dict[str, dict[str, list[int] | None]]:
-    """[`Batches.columns`] of statistics that stand beside each other under a key: all of them, and each."""
-    places = range(first, first + len(names))
-    each: dict[str, dict[str, list[int] | None]] = {name: {key: [place]} for name, place in zip(names, places)}
-    return {ALL_STATISTICS: {key: [*places]}, **each} if len(each) > 1 else each
+def statistic_columns(names: Sequence[str]) -> dict[str, dict[str, list[int] | None]]:
+    """[`Batches.columns`] of the statistics of a batch: all of them, and each."""
+    each: dict[str, dict[str, list[int] | None]] = {name: {"statistics": [place]} for place, name in enumerate(names)}
+    return {ALL_STATISTICS: {"statistics": [*range(len(names))]}, **each} if len(each) > 1 else each
 
 
 def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:

@@ -277,7 +277,7 @@ class SequenceView(LogBatches):
         return {
             "history": dict.fromkeys(_HISTORY_KEYS),
             **named,
-            **statistic_columns(processor.statistics, "statistics"),
+            **statistic_columns(processor.statistics),
         }
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:

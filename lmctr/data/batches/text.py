@@ -145,7 +145,7 @@ class TextView(LogBatches):
 
     def columns(self) -> dict[str, dict[str, list[int] | None]]:
         reader = self.processor.statistics_reader
-        return {} if reader is None else statistic_columns(reader.names, "statistics")
+        return {} if reader is None else statistic_columns(reader.names)
 
     def shuffled(self, rows: np.ndarray, order: np.ndarray) -> Iterator[tuple[str | None, dict[str, torch.Tensor]]]:
         batches = [*super().shuffled(rows, order)]
