@@ -40,6 +40,7 @@ from transformers.utils import TensorType
 from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.arrow import of_other_library
 from lmctr.utils.rows import check_kind, check_list, is_column
 from lmctr.utils.suggest import errors_of, unknown_key_message
 
@@ -613,6 +614,7 @@ def column_names(source: Any, reading: Mapping[str, Any] | None = None) -> list[
         return list(source)
     if isinstance(source, Sequence) and source and isinstance(source[0], Mapping):
         return list(source[0])
+    source = of_other_library(source)
     names = getattr(source, "column_names", None)
     if names is None and hasattr(source, "schema"):
         names = source.schema.names
