@@ -7,8 +7,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
+
+_SAME = 0.5  # seconds
 
 
 @contextlib.contextmanager
@@ -30,7 +33,8 @@ def _stop(number: int, frame: Any) -> None:
 
 
 class HeldInterrupt:
-    """While it is a context, the first Ctrl-C (and SIGTERM, where that is one) is kept for who asks, and the second interrupts at once.
+    """While it is a context, the first Ctrl-C (and SIGTERM, where that is one) is kept for who asks, and the second interrupts at once. What comes
+    within half a second of the first is the same one: a terminal's Ctrl-C reaches a grid and its run, and the grid ends its run by SIGTERM.
 
     In the main thread of a process whose signals nobody else handles; elsewhere it does nothing.
 
@@ -43,14 +47,20 @@ class HeldInterrupt:
 
     def __init__(self, told: str):
         self.told, self.came = told, False
+        self._at = 0.0
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
 
     def _hear(self, number: int, frame: Any) -> None:
         if os.getpid() != self._process:  # a forked worker hears a terminal's Ctrl-C too, and ends with its parent
             return
-        self.came = True
-        self._release()
+        if self.came:
+            if time.monotonic() - self._at >= _SAME:
+                before = self._before[number]
+                self._release()
+                before(number, frame)
+            return
+        self.came, self._at = True, time.monotonic()
         with contextlib.suppress(
             OSError, RuntimeError, ValueError
         ):  # stderr is closed, or in the middle of a line of its own

@@ -392,6 +392,7 @@ def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130, process
     before = (runs / "plain" / "seed-0.log").read_text()
+    assert "the step (at the end of an epoch: the measurement) is ended to save a checkpoint" in before
     time.sleep(0.5)
     assert (runs / "plain" / "seed-0.log").read_text() == before  # no child is left at work
     assert states(path, runs) == {"plain seed 0": BEGUN}
@@ -421,11 +422,12 @@ forkserver._forkserver._stop()
     [
         ("threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start(); run.in_child(os.getpid, ())", "interrupted"),
         ("print('ended with', run.in_child(signal.raise_signal, (signal.SIGINT,)))", "ended with 1"),
+        ("print('ended with', run.in_child(signal.raise_signal, (signal.SIGTERM,)))", "ended with 1"),
     ],
-    ids=["grid", "run"],
+    ids=["grid", "run", "ended run"],
 )
 def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(line, said, tmp_path):
-    """It leaves no traceback of the import, and a run still hears a Ctrl-C of its own."""
+    """It leaves no traceback of the import, and a run still hears a Ctrl-C of its own, or the SIGTERM that its grid sends, as one."""
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(1.5)\nprint('imported', flush=True)")
     done = warm.run("-c", IMPORTING.format(line), folder=tmp_path, own_group=True)
     assert set(done.out.splitlines()) == {"imported", said}

@@ -82,6 +82,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
             super().on_step_begin(*args, **kwargs)
             super().on_step_begin(*args, **kwargs)
 
+    monkeypatch.setattr("lmctr.utils.stopping._SAME", 0.0)
     monkeypatch.setitem(globals(), "Interrupts", Twice)
     monkeypatch.setattr(Twice, "at", (5,))
     with pytest.raises(KeyboardInterrupt):
@@ -95,6 +96,13 @@ def test_where_nothing_is_saved_it_ends_at_once(values, tmp_path, monkeypatch, c
     with pytest.raises(KeyboardInterrupt):
         lmctr.runs.train(small(TABLE, **values), output_dir=tmp_path / "run")
     assert "checkpoint" not in capsys.readouterr().err
+
+
+def test_a_grids_sigterm_behind_the_terminals_ctrl_c_is_the_same_one():
+    with stopped_by_term(), HeldInterrupt("held") as held:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert held.came
 
 
 def test_handlers_of_others_stay(monkeypatch):

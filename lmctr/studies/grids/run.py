@@ -252,7 +252,8 @@ def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
 
 
 def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
-    sys.exit(function(*arguments))
+    with stopped_by_term():
+        sys.exit(function(*arguments))
 
 
 def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) -> int:
