@@ -166,13 +166,14 @@ def test_units_and_what_the_numbers_come_from_are_written(climbed, tmp_path, mon
         "quantile": 0.99,
         "confidence": 0.2,
     }
-    drawn = []
+    drawn, costs = [], []
     monkeypatch.setattr(design, "plot_designs", lambda *points, **names: drawn.append(names))
-    monkeypatch.setattr(ladder_report, "plot_machine_cost", lambda *points, **names: None)
+    monkeypatch.setattr(ladder_report, "plot_machine_cost", lambda *points, **names: costs.append(names))
     words = changed(climbed, tmp_path, revenue={"slope": 1000, "unit": "kEUR a day"})
     words.remove("--no-plots")
     assert main(words) == 0
     assert read(tmp_path / "out", "ladder.json")["revenue"]["unit"] == "kEUR a day"
+    assert (len(drawn), len(costs)) == (1, 2)  # once each, a scenario with data of its own has costs too
     assert (drawn[0]["gain_name"], drawn[0]["cost_name"]) == (
         "gain (kEUR a day)",
         "machine cost relative to w8 (kEUR a day)",
@@ -274,6 +275,9 @@ def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, c
     assert kept["design"] is None
     error = last_error(capsys, changed(climbed, tmp_path, allocate={**LADDER["allocate"], "budget": 0.001}))
     assert "budget 0.001 is too small" in error
+    kept = read(tmp_path / "out", "ladder.json")
+    assert kept["design"] is not None
+    assert kept["allocation"] is None
     error = last_error(capsys, changed(climbed, tmp_path, cost={**COST, "latency_ms": 0.0001}))
     assert "the base model w8 has no machine cost: no load meets the latency limit of 0.0001 ms" in error
     error = last_error(capsys, changed(climbed, tmp_path, metric="revenue_ratio"))

@@ -136,12 +136,13 @@ def climb(
     write_csv(folder / "sizes.csv", shown, line_end="\n")
     if ladder.cost is not None:
         _check_costs(ladder, sizes)
-    report.write(plots)  # what is known is kept, whatever a design comes to
-    if ladder.design is not None:
-        report.choose()
-    if ladder.allocate is not None:
-        report.allocate()
-    report.write(plots)
+    try:
+        if ladder.design is not None:
+            report.choose()
+        if ladder.allocate is not None:
+            report.allocate()
+    finally:  # what is known is kept, whatever a design comes to
+        report.write(plots)
     say("\n".join(report.lines()))
     say(f"\nwritten to {folder}: report.md, ladder.json, points.csv, sizes.csv{', pictures' if plots else ''}")
     return report
