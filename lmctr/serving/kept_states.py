@@ -28,12 +28,15 @@ class KeptStates:
 
     Attributes:
         num_bytes: of all states now.
-        counts: "hits" and "misses" of [`get`]; states that went: "memory", "expired", "model" (of another model, by [`move`]).
+        counts: "hits" and "misses" of [`get`]; states that went: "memory", "expired", "model" (of another model, by [`begin_move`]).
     """
 
     def __init__(self, max_bytes: int, time_to_live: float | None = None, clock: Callable[[], float] = time.monotonic):
         self.max_bytes, self.time_to_live, self._clock = max_bytes, time_to_live, clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the least recently used first
+        self._unmoved: dict[str, None] = {}  # users whose states `begin_move` has left to go over
+        self._moved: Callable[[UserState], UserState | None] | None = None
+        self._gone_before = 0
         self._lock = threading.RLock()
         self.num_bytes = 0
         self.counts: Counter[str] = Counter(dict.fromkeys(("hits", "misses", "memory", "expired", "model"), 0))
@@ -45,6 +48,8 @@ class KeptStates:
         """The state of a user, which counts as used now; None where there is none. `counted`: among hits and misses."""
         with self._lock:
             self.expire()
+            if user in self._unmoved:
+                self._move(user)
             kept = self._kept.get(user)
             self.counts["misses" if kept is None else "hits"] += counted
             if kept is None:
@@ -91,6 +96,7 @@ class KeptStates:
             kept = self._kept.pop(user, None)
             if kept is None:
                 return False
+            self._unmoved.pop(user, None)
             self.num_bytes -= kept.num_bytes
             if why is not None:
                 self.counts[why] += 1
@@ -105,20 +111,35 @@ class KeptStates:
             while self._kept and next(iter(self._kept.values())).used < before:
                 self.remove(next(iter(self._kept)), "expired")
 
-    def move(self, moved: Callable[[UserState], UserState | None]) -> int:
-        """Replace each state by what `moved` gives for it; None, or a `ValueError`: it goes. Returns how many went so."""
+    def begin_move(self, moved: Callable[[UserState], UserState | None]) -> None:
+        """Go over to another model: each state is replaced by what `moved` gives for it, at the latest before its next use; None, or a
+        `ValueError`: it goes. [`finish_move`] does the others, in any thread, while those that are moved are in use."""
         with self._lock:
-            before = self.counts["model"]
-            for user in list(self._kept):
-                kept = self._kept[user]
-                try:
-                    state = moved(kept.state)
-                except ValueError:
-                    state = None
-                if state is None:
-                    self.remove(user, "model")
-                    continue
-                kept.state = state
-                self._measure(user, kept)
-            self._make_room()
-            return self.counts["model"] - before
+            self.finish_move()
+            self._moved, self._unmoved = moved, dict.fromkeys(reversed(self._kept))  # the latest used first
+            self._gone_before = self.counts["model"]
+
+    def finish_move(self) -> int:
+        """Move the states that nobody has used since, one at a time. Returns how many went since [`begin_move`]."""
+        while True:
+            with self._lock:
+                user = next(iter(self._unmoved), None)
+                if user is None:
+                    self._moved = None  # it holds the model
+                    return self.counts["model"] - self._gone_before
+                self._move(user)
+            time.sleep(0)  # who waits for a state has the turn
+
+    def _move(self, user: str) -> None:
+        self._unmoved.pop(user)
+        kept = self._kept[user]
+        try:
+            state = self._moved(kept.state)
+        except ValueError:
+            state = None
+        if state is None:
+            self.remove(user, "model")
+            return
+        kept.state = state
+        self._measure(user, kept)
+        self._make_room()

@@ -185,6 +185,33 @@ def test_kept_states_are_bounded_by_memory_and_time():
     assert (len(small), small.num_bytes) == (0, 0)
 
 
+def test_states_go_over_to_another_model_before_their_next_use():
+    """Nobody waits for the states of others; those that nobody asks for go over in the end; a new one is left alone."""
+    model, processor = make(sink_signal="feedback", feedback="inline")
+    states, moved = KeptStates(1 << 30), []
+    old, new = ({user: UserState(model, processor, history_of(4)) for user in "abcd"} for _ in range(2))
+    replacements = {id(old["a"]): new["a"], id(old["c"]): None, id(old["d"]): new["d"]}
+    for user, state in old.items():
+        states.put(user, state)
+
+    def move(state):
+        moved.append(state)
+        return replacements[id(state)]
+
+    states.begin_move(move)
+    assert moved == []
+    assert states.get("a") is new["a"]
+    assert states.get("a") is new["a"]
+    assert moved == [old["a"]]
+    states.put("b", new["b"])
+    assert states.get("c") is None
+    assert states.finish_move() == 1
+    assert moved == [old["a"], old["c"], old["d"]]
+    assert [states.get(user) for user in "abd"] == [new[user] for user in "abd"]
+    assert states.finish_move() == 1
+    assert (len(moved), states.counts["model"]) == (3, 1)
+
+
 def test_a_state_that_grows_in_use_counts_as_it_is():
     """With elapsed times nothing is encoded before the first request."""
     model, processor = make(sink_signal="elapsed")

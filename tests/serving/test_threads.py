@@ -214,15 +214,15 @@ def test_a_wrong_request_changes_no_other_answer(kind, tmp_path):
 
 
 def use_at_random(states, made, draw):
-    """One of seven uses of kept states; which."""
+    """One of eight uses of kept states; which."""
     user = str(draw.randrange(12))
-    do = draw.choice(["put", "put", "get", "grown", "remove", "move", "expire"])
+    do = draw.choice(["put", "put", "get", "grown", "remove", "begin_move", "finish_move", "expire"])
     if do == "put":
         assert states.put(user, draw.choice(made))
-    elif do == "move":
-        states.move(lambda state: draw.choice([state, None, *made]))
-    elif do == "expire":
-        states.expire()
+    elif do == "begin_move":
+        states.begin_move(lambda state: draw.choice([state, None, *made]))
+    elif do in ("expire", "finish_move"):
+        getattr(states, do)()
     else:
         getattr(states, do)(user)
     return do

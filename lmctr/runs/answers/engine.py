@@ -170,7 +170,8 @@ class Engine:
             )
 
     def swap(self, served: ServedModel) -> tuple[int, int]:
-        """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`).
+        """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`), each before its next use,
+        and the others in this thread: requests wait for the state of their own user only.
 
         Returns:
             How many states are kept, and how many went.
@@ -183,7 +184,8 @@ class Engine:
                 f"{served.name} reads {served.kind} (tasks {', '.join(served.tasks)}), the model that is served {self.served.kind} "
                 f"({', '.join(self.served.tasks)}); start another server for it"
             )
-        gone = self.batcher.submit(served, alone=True).result()
+        self.batcher.submit(served, alone=True).result()
+        gone = self.states.finish_move()
         self.swaps["done"] += 1
         return len(self.states), gone
 
@@ -200,7 +202,8 @@ class Engine:
 
     def _run(self, works: list[Any]) -> list[Any]:
         if isinstance(works[0], ServedModel):
-            return [self._swap(works[0])]
+            self._swap(works[0])
+            return [None]
         served = self._idle.pop()
         try:
             return self._done(works, served)
@@ -252,10 +255,9 @@ class Engine:
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
 
-    def _swap(self, served: ServedModel) -> int:
-        gone = self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
+    def _swap(self, served: ServedModel) -> None:
+        self.states.begin_move(lambda state: state.moved_to(served.model, served.processor, served.items))
         self.served, self._idle = served, served.twins(self.workers)
-        return gone
 
 
 def _user_id(value: Any) -> str:
