@@ -71,7 +71,9 @@ def serve(options: ServeOptions) -> int:
             )
         )
         if hasattr(signal, "SIGHUP"):
-            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
+            signal.signal(
+                signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options), daemon=True).start()
+            )
             if asked.is_set():
                 signal.raise_signal(signal.SIGHUP)
         # uvicorn takes these over when it runs, and raises the signal again when it has stopped; by then all is done.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from .user_state import UserState
 
+_IDLE = 3.0  # times as long as the move of a state took, between two of them
+
 
 @dataclass
 class _Kept:
@@ -122,13 +124,16 @@ class KeptStates:
     def finish_move(self) -> int:
         """Move the states that nobody has used since, one at a time. Returns how many went since [`begin_move`]."""
         while True:
+            began = time.perf_counter()
             with self._lock:
                 user = next(iter(self._unmoved), None)
                 if user is None:
                     self._moved = None  # it holds the model
                     return self.counts["model"] - self._gone_before
                 self._move(user)
-            time.sleep(0)  # who waits for a state has the turn
+            time.sleep(
+                _IDLE * (time.perf_counter() - began)
+            )  # requests have the interpreter the other part of the time
 
     def _move(self, user: str) -> None:
         self._unmoved.pop(user)
