@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lmctr.runs.folder import RunFolder
 from lmctr.runs.options import DataFiles, TrainOptions
 from lmctr.runs.recipe import Recipe
 from lmctr.utils.files import replacing
-from lmctr.utils.suggest import refuse_unknown
+from lmctr.utils.suggest import refuse_unknown, reworded
 
 _NAMES = ("model", *DataFiles.__dataclass_fields__)
 _OPTION = re.compile(
@@ -69,15 +70,9 @@ def options_for(
     return TrainOptions(recipe=paths.pop("rows"), from_run=earlier, **{**told, **paths})
 
 
-@contextmanager
-def as_arguments() -> Iterator[None]:
+def as_arguments() -> AbstractContextManager[None]:
     """Errors inside the block name the command line's options as arguments, `label=COLUMN`, but for those of a command that they propose."""
-    try:
-        yield
-    except (FileNotFoundError, ValueError) as error:
-        if len(error.args) == 1:
-            error.args = (_OPTION.sub(_argument, str(error)),)
-        raise
+    return reworded(partial(_OPTION.sub, _argument))
 
 
 def _argument(found: re.Match) -> str:

@@ -110,8 +110,10 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
 def _run(folder: Path, family: str) -> str:
     """The run folder of a recipe of `folder`: runs/<family>, or, where that holds a run of other data, one with the folder's name too."""
     trained = Path("runs", family, RECIPE)
-    data = {"name": str(folder / "schema.yaml")}
-    is_free = not trained.is_file() or data.items() <= read_yaml(trained)["data"].items()
+    recipe = read_yaml(trained) if trained.is_file() else None
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    is_own = isinstance(data, dict) and data.get("name") == str(folder / "schema.yaml")
+    is_free = is_own or not trained.is_file()
     return f"runs/{family}" if is_free else shlex.quote(f"runs/{folder.name}_{family}")
 
 

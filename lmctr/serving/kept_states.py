@@ -117,7 +117,8 @@ class KeptStates:
         """Go over to another model: each state is replaced by what `moved` gives for it, at the latest before its next use; None, or a
         `ValueError`: it goes. [`finish_move`] does the others, in any thread, while those that are moved are in use."""
         with self._lock:
-            self.finish_move()
+            while self._unmoved:  # of a move before that one
+                self._move(next(iter(self._unmoved)))
             self._moved, self._unmoved = moved, dict.fromkeys(reversed(self._kept))  # the latest used first
             self._gone_before = self.counts["model"]
 
@@ -131,9 +132,8 @@ class KeptStates:
                     self._moved = None  # it holds the model
                     return self.counts["model"] - self._gone_before
                 self._move(user)
-            time.sleep(
-                _IDLE * (time.perf_counter() - began)
-            )  # requests have the interpreter the other part of the time
+            # requests have the interpreter the other part of the time
+            time.sleep(_IDLE * (time.perf_counter() - began))
 
     def _move(self, user: str) -> None:
         self._unmoved.pop(user)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 NAMED, LISTED = 5, 20  # at most, of what is wrong and of what there is
@@ -89,14 +89,19 @@ def errors_of(where: object) -> Iterator[None]:
 
 
 @contextmanager
-def retold(said: object, own: object) -> Iterator[None]:
-    """Errors inside the block say what a user knows in the place of what they said."""
+def reworded(change: Callable[[str], str]) -> Iterator[None]:
+    """Errors inside the block say what `change` makes of their text."""
     try:
         yield
     except (FileNotFoundError, ValueError) as error:
         if len(error.args) == 1:
-            error.args = (str(error).replace(str(said), str(own)),)
+            error.args = (change(str(error)),)
         raise
+
+
+def retold(said: object, own: object) -> AbstractContextManager[None]:
+    """Errors inside the block say what a user knows in the place of what they said."""
+    return reworded(lambda text: text.replace(str(said), str(own)))
 
 
 def _fold(name: str) -> str:

@@ -116,11 +116,13 @@ def test_a_look_at_a_file_loads_no_torch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"u{n % 7},{n % 11},{1_700_000_000 + n * 1000},{n % 3 % 2}" for n in range(200)]
     (tmp_path / "clicks.csv").write_text("user_id,item_id,time,clicked\n" + "\n".join(rows) + "\n")
-    (tmp_path / "runs" / "din").mkdir(parents=True)
-    (tmp_path / "runs" / "din" / "recipe.yaml").write_text("data: {name: other/schema.yaml}\n")
+    for family, recipe in {"din": "data: {name: other/schema.yaml}\n", "deepfm": "model: {}\n"}.items():
+        (tmp_path / "runs" / family).mkdir(parents=True)
+        (tmp_path / "runs" / family / "recipe.yaml").write_text(recipe)
     done, imported = imports_of("init", "clicks.csv")
     assert done.returncode == 0
     assert "lmctr train clicks/din.yaml --output-dir runs/clicks_din" in done.stdout
+    assert "lmctr train clicks/deepfm.yaml --output-dir runs/clicks_deepfm" in done.stdout
     assert imported & {"torch", "transformers", "sklearn", "datasets"} == set()
 
 

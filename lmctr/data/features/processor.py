@@ -40,7 +40,6 @@ from transformers.utils import TensorType
 from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.arrow import of_other_library
 from lmctr.utils.rows import check_kind, check_list, is_column
 from lmctr.utils.suggest import errors_of, unknown_key_message
 
@@ -614,9 +613,8 @@ def column_names(source: Any, reading: Mapping[str, Any] | None = None) -> list[
         return list(source)
     if isinstance(source, Sequence) and source and isinstance(source[0], Mapping):
         return list(source[0])
-    source = of_other_library(source)
     names = getattr(source, "column_names", None)
-    if names is None and hasattr(source, "schema"):
+    if names is None and hasattr(source, "schema") and not callable(source.schema.names):  # as that of polars is
         names = source.schema.names
     if names is None and hasattr(source, "columns") and not callable(source.columns):
         names = [str(name) for name in source.columns]
