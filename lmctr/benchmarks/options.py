@@ -12,6 +12,7 @@ from lmctr.utils.results import check_output
 TABULAR_ARMS = {
     "dense": "torch.optim.Adam with its defaults, dense gradients of the tables",
     "fused": "fused AdamW, dense gradients of the tables",
+    "fused-rows": "the same steps; gradients of the tables are the batch's rows until then, as trained on CPUs",
     "lazy": "fused AdamW, and LazyAdamW on the touched rows of the tables",
     "lazy-bf16": "the same, with the model under bfloat16 autocast; weights and optimisers stay float32",
     "fused-compile": "as fused, with the model through torch.compile, a minute or so before the first step",

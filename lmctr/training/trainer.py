@@ -52,6 +52,7 @@ from lmctr.training.optim import (
 )
 from lmctr.training.processes import end_with_parent
 from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
+from lmctr.training.row_gradients import RowGradients, can_hold_rows
 from lmctr.training.sampler import (
     FILLER,
     EpochDataLoader,
@@ -164,6 +165,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
 
             check_adapters(model)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
+        self._row_gradients: RowGradients | None = None
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)
         if self.average is not None and (args.fsdp or args.deepspeed):
@@ -330,6 +332,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
             split_new_modules(optimizer, self.model if model is None else model, self.args.new_modules_learning_rate)
         if is_new and self.start_optimizer is not None:
             self.start_optimizer(optimizer)
+        if self._row_gradients is not None:
+            self._row_gradients.attach(self.model if model is None else model, optimizer)
         return optimizer
 
     def _make_optimizer(self, model: nn.Module | None) -> torch.optim.Optimizer:
@@ -511,9 +515,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
                         f"{self.args.total_train_batch_size}; keep per_device_train_batch_size x "
                         "gradient_accumulation_steps x processes"
                     )
+        self._row_gradients = RowGradients() if can_hold_rows(self.args) else None
         try:
             output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            if self._row_gradients is not None:
+                self._row_gradients.release()
             loader = self.callback_handler.train_dataloader
             if isinstance(loader, EpochDataLoader):
                 loader.end_workers()
