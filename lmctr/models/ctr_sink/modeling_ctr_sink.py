@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields
 """
 
 import inspect
+from contextlib import AbstractContextManager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +30,7 @@ from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
 from .head import LayoutHead
-from .saved_fields import fill_store, load_field_vectors, save_field_vectors, stored_tensors
+from .saved_fields import fill_store, kept_vectors, load_field_vectors, save_field_vectors, stored_tensors
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -477,6 +478,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
 
     def load_beside(self, folder: Path) -> None:
         load_field_vectors(self.model, folder)
+
+    def same_weights(self) -> AbstractContextManager[None]:
+        return kept_vectors(self.model)
 
     def linear_path(self) -> LinearPath | None:
         tower = self.head.statistics

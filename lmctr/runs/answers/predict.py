@@ -94,7 +94,9 @@ def opened(options: PredictOptions | RecommendOptions) -> tuple[RunFolder, torch
     transformers.utils.logging.disable_progress_bar()
     folder = open_model(options.run)
     model, processor = load_folder(folder)
-    return folder, in_precision(model.to(place), options.dtype), processor
+    with model.same_weights():
+        in_precision(model.to(place), options.dtype)
+    return folder, model, processor
 
 
 def _predict_rows(rows: JoinedRows | TableRows, options: PredictOptions) -> int:

@@ -84,16 +84,18 @@ class ServedModel:
     ):
         folder = open_model(run)
         model, self.processor = load_folder(folder)
-        with torch.no_grad():  # of its own: files that are mapped change with the folder
+        with torch.no_grad(), model.same_weights():  # of its own: files that are mapped change with the folder
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data = tensor.data.clone()
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
-        model = model.to(usable_device(device)).eval()
+        with model.same_weights():
+            model.to(usable_device(device)).eval()
         known = (folder.path / REFERENCE_FILE).is_file()
         if known and dtype is not None:
             compare_with_reference(folder.path, model)  # as stored; what the precision changes is told, not refused
-        self.model = in_precision(model, dtype).bake()  # nothing is made anew for each request
+        with model.same_weights():
+            self.model = in_precision(model, dtype).bake()  # nothing is made anew for each request
         self.probe = compare_with_reference(folder.path, self.model, dtype is not None) if known else None
         self.kind = self.processor.request_kind
         self.batch_size, self.max_tokens = batch_size, max_tokens
