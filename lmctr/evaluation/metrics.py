@@ -385,10 +385,12 @@ def _encode_groups(groups: ArrayLike, num_samples: int) -> tuple[np.ndarray, int
     groups = np.asarray(groups)
     if groups.shape != (num_samples,):
         raise ValueError(f"groups must have shape ({num_samples},), one group per sample, got {groups.shape}")
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise ValueError(
-            f"groups is NaN at row {int(np.flatnonzero(np.isnan(groups))[0])}: every sample needs a group"
-        )
+    if groups.dtype.kind in "fO":
+        missing = next(
+            (row for row, own in enumerate(groups.tolist()) if own is None or own != own), None
+        )  # NaN is not itself
+        if missing is not None:
+            raise ValueError(f"groups is {groups[missing] and 'NaN'} at row {missing}: every sample needs a group")
     names, codes = np.unique(groups, return_inverse=True)
     return codes.reshape(-1), len(names)
 
