@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.tables.source import SplitRule
 from lmctr.runs.folder import RECIPE, rewriting
 from lmctr.runs.recipe import load_recipe
 from lmctr.runs.run import Run, load
@@ -25,6 +27,7 @@ from lmctr.runs.training import train
 from lmctr.utils.integrity import MANIFEST, read_sealed
 
 _SETTINGS = {"data.fractions": [0.85, 0.1, 0.05], "data.baselines": False, "training.refit": True}
+_SEEDS = 1000  # that are tried
 _FILES, _PLACE = "_run_files", "_run_place"  # of a pickle: the run's files and rows, and where it lay
 
 
@@ -33,7 +36,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
     searches and pipelines.
 
     Of the rows of `fit`, 85 % train and 10 % choose (when to stop, the share of the trees); then both train the model that stays. 5 % measure it:
-    `run_.metrics`. Rows are parted by time where a column tells it, else at random.
+    `run_.metrics`. Rows are parted by time where a column tells it, else at random, by the first seed by which each part has rows of both classes.
 
     Args:
         model: the family: "deepfm", "dcnv2", ...; "din" or "ctr_sink" on rows of users, items and times, whose histories are those of the rows
@@ -117,7 +120,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
             train,
             table,
             model=self.model,
-            overrides={**_SETTINGS, **(self.overrides or {})},
+            overrides=_seeded({**_SETTINGS, **(self.overrides or {})}, clicks, given.get("sample_weight")),
             overwrite=True,
             quiet=self.quiet,
             **added,
@@ -129,11 +132,20 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
         self._weights = _weights(self.run_)
         return self
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
     def decision_function(self, X: Any) -> np.ndarray:
         """(N,) logits of the click."""
         check_is_fitted(self, "run_")
         self._check_own()
-        return self.run_.predict(self._table(X))
+        table = self._table(X)
+        if not hasattr(self, "feature_names_in_") and table.num_columns != self.n_features_in_:
+            raise ValueError(f"X: got {table.num_columns} columns, accepted: the {self.n_features_in_} of fit")
+        return self.run_.predict(table)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, 2) probabilities of `classes_`."""
@@ -186,6 +198,18 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
         if files is not None:
             self.run_ = _in_scratch(lambda run: _unpacked(run, files, before))
             self._weights = _weights(self.run_)
+
+
+def _seeded(overrides: dict[str, Any], clicks: np.ndarray, weight: np.ndarray | None) -> dict[str, Any]:
+    """The settings with the first seed by which rows that are parted at random, and count, are of both classes in each part."""
+    counted = np.ones(len(clicks), dtype=bool) if weight is None else weight > 0
+    for seed in () if "data.seed" in overrides else range(_SEEDS):
+        rule = SplitRule(fractions=overrides["data.fractions"], seed=seed)
+        parts = rule.at_random(np.arange(len(clicks)))[counted]
+        found = np.bincount(2 * parts + clicks[counted], minlength=6).reshape(3, 2)
+        if found[np.array(rule.fractions) > 0].all():
+            return {**overrides, "data.seed": seed}
+    return overrides
 
 
 def _weights(run: Run) -> dict[str, Any] | None:

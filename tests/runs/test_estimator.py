@@ -166,4 +166,22 @@ def test_weights_and_names(rows):
     with pytest.warns(DataConversionWarning):
         model = found[0].fit(X[["price", "label"]].to_numpy().tolist(), click[:, None])
     assert not hasattr(model, "feature_names_in_")
-    assert model.n_features_in_ == 2
+    with pytest.raises(ValueError, match=r"^X: got 3 columns, accepted: the 2 of fit"):
+        model.predict(np.ones((4, 3)))
+    assert not model.__sklearn_tags__().classifier_tags.multi_class
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rare_clicks_are_in_every_part(rows, weighted):
+    X = rows[0]
+    clicks = np.arange(ROWS) % 120 == 7  # five of 600
+    weight = np.ones(ROWS)
+    if weighted:  # those that do not count are no help
+        weight[ROWS // 2 :][rows[1][ROWS // 2 :]] = 0.0
+        clicks |= weight == 0.0
+    few = FEW | {"training.max_steps": 1, "training.refit": False}
+    model = lmctr.CTRClassifier(overrides=few).fit(X, clicks, sample_weight=weight)
+    assert {part: model.run_.metrics[part]["auc"] for part in ("validation", "test")}
+    assert model.run_.recipe.data["seed"] > 0
+    with pytest.raises(ValueError, match=r"part .* has only the label 0"):
+        lmctr.CTRClassifier(overrides=few | {"data.seed": 0}).fit(X[:240], clicks[:240], sample_weight=weight[:240])
