@@ -450,7 +450,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             model.model.language_model.load_state_dict(backbone.state_dict(), strict=True)
             return model.to(dtype=config.dtype or torch.float32).eval()
         if config.dtype is not None:
-            raise ValueError(f"dtype={config.dtype}: quantization_config says how the backbone is held; leave dtype out")
+            raise ValueError(
+                f"dtype={config.dtype}: quantization_config says how the backbone is held; leave dtype out"
+            )
         for module in backbone.modules():
             module._is_hf_initialized = True  # its weights are final
         model = cls(config, language_model=backbone)
