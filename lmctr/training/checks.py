@@ -75,6 +75,13 @@ def check_own_optimizer(args: CTRTrainingArguments, optimizer: torch.optim.Optim
         )
 
 
+def check_trained(model: nn.Module | None) -> None:
+    """Raises `ValueError` for a model whose parameters are all frozen, as those of adapters are that were loaded to score with."""
+    if model is not None and not any(parameter.requires_grad for parameter in model.parameters()):
+        hint = "; load its adapters with is_trainable=True" if hasattr(model, "peft_config") else ""
+        raise ValueError(f"model: nothing of it is trained, all parameters have requires_grad=False{hint}")
+
+
 def check_tables(args: CTRTrainingArguments, has_tokenizer: bool, regularize_tables: bool) -> None:
     """Raises `ValueError` for a sparse `embedding_optimizer` of a model that cannot have one, by what its configuration says."""
     option = _sparse(args)

@@ -39,6 +39,7 @@ from lmctr.training.checks import (
     check_logits,
     check_own_optimizer,
     check_sparse_tables,
+    check_trained,
 )
 from lmctr.training.optim import (
     GroupedOptimizer,
@@ -224,6 +225,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """Loader of this process's evaluation batches, longest first; see [`EvaluationBatchSampler`]."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
+            if not isinstance(self.eval_dataset, Mapping) or dataset not in self.eval_dataset:
+                known = f"one of {', '.join(self.eval_dataset)}, or " if isinstance(self.eval_dataset, Mapping) else ""
+                raise ValueError(f"eval_dataset: got {dataset!r}, accepted: {known}a data set")
             dataset = self.eval_dataset[dataset]
         if dataset is None:
             raise ValueError("evaluation needs an eval_dataset")
@@ -492,9 +496,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """As in the parent, after checks that would otherwise fail hours later.
 
         Raises:
-            ValueError: a training or evaluation set with one class only; a checkpoint to resume from that is not
+            ValueError: a training or evaluation set with one class only; a model of which nothing is trained; a checkpoint to resume from that is not
                 complete or was written with another global batch size.
         """
+        check_trained(self.model)
         check_labels("train_dataset", sample_values(self.train_dataset, "labels"))
         if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
             for name, dataset in _by_name(self.eval_dataset).items():

@@ -623,6 +623,9 @@ def test_the_best_of_several_evaluation_sets_says_whose(tmp_path, monkeypatch):
         ValueError, match=r"metric_for_best_model='eval_auc' names none of several eval_datasets.*'eval_old_auc'"
     ):
         trainer.train()
+    with pytest.raises(ValueError, match=r"eval_dataset: got 'next', accepted: one of old, new, or a data set"):
+        trainer.evaluate("next")
+    assert trainer.evaluate("new")["eval_auc"] == trainer.evaluate(trainer.eval_dataset["new"])["eval_auc"]
     trainer.args.metric_for_best_model = "eval_new_auc"
     trainer.train()
     assert looked_at == [("eval_auc", trainer.eval_dataset), ("eval_new_auc", trainer.eval_dataset)]
