@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import IA3Config, LNTuningConfig, LoHaConfig, get_peft_model
+from peft import IA3Config, LNTuningConfig, LoHaConfig, LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel, BitsAndBytesConfig
 
 from lmctr import AutoModelForCTR, CTRSinkForCTR
@@ -112,6 +112,16 @@ def test_adapters_are_saved_loaded_and_merged(backbone, tmp_path):
     again = AutoModelForCTR.from_pretrained(tmp_path / "merged").eval()
     torch.testing.assert_close(logits(again, batch), expected, atol=1e-5, rtol=1e-4)
     assert set(again.state_dict()) == set(base(backbone).state_dict())
+
+
+def test_adapters_of_all_linear_layers_take_part():
+    """Those around the projection of the sinks too, which is applied to the tables."""
+    model = get_peft_model(base("bert"), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    batch = inputs(base("bert"))
+    model(**batch, labels=torch.tensor([1.0, 0.0, 1.0])).loss.backward()
+    assert not [name for name, value in model.named_parameters() if value.requires_grad and value.grad is None]
+    expected = logits(model.eval(), batch)
+    torch.testing.assert_close(logits(merge_lora(model), batch), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
