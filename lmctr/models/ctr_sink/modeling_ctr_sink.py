@@ -409,7 +409,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         local_files_only: bool = False,
         text_config_values: dict | None = None,
         quantization_config: Any = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         **config_values,
     ) -> "CTRSinkForCTR":
         """A CTR-Sink model around a pretrained language model; sinks, bias and head are new.
@@ -442,15 +442,18 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         backbone = load_backbone(name_or_path, text_config_values or {}, hub, quantization_config)
         if quantization_config is not None and attn_implementation is None:
             attn_implementation = backbone.config._attn_implementation  # it is not made anew, which would choose one
-        config = cls.config_class(text_config=backbone.config, **config_values)
+        given = {} if dtype is None else {"dtype": dtype}
+        config = cls.config_class(text_config=backbone.config, **given, **config_values)
         if attn_implementation is not None:
             config._attn_implementation = attn_implementation
         if quantization_config is None:
             model = cls(config)
             model.model.language_model.load_state_dict(backbone.state_dict(), strict=True)
-            return model.to(dtype=dtype or torch.float32).eval()
-        if dtype is not None:
-            raise ValueError(f"dtype={dtype}: quantization_config says how the backbone is held; leave dtype out")
+            return model.to(dtype=config.dtype or torch.float32).eval()
+        if config.dtype is not None:
+            raise ValueError(
+                f"dtype={config.dtype}: quantization_config says how the backbone is held; leave dtype out"
+            )
         for module in backbone.modules():
             module._is_hf_initialized = True  # its weights are final
         model = cls(config, language_model=backbone)
