@@ -9,7 +9,7 @@ import pytest
 
 from lmctr.data import InteractionLog
 from lmctr.evaluation import baselines, metrics
-from lmctr.statistics import history_features
+from lmctr.statistics import STATISTIC_SETS, StatisticsReader, resolve_statistics
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None]
 YEARS = [1990, None, 2001, 2010, 1977, 2000]
@@ -67,15 +67,19 @@ def loop_features(log, event, prior, strength):
     ]
 
 
+def basic_statistics(log, events, prior, strength=10.0):
+    return StatisticsReader(resolve_statistics("basic", log), prior, strength=strength).raw(log, events)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_features_equal_the_loop(seed):
     log = make_log(seed)
     events = np.random.default_rng(seed).permutation(log.num_events)[:120]
-    features = history_features.history_features(log, events, prior=0.4, strength=3.0)
-    assert features.names == history_features.HISTORY_FEATURES
+    assert resolve_statistics("basic", log) == STATISTIC_SETS["basic"]
+    features = basic_statistics(log, events, prior=0.4, strength=3.0)
     expected = [loop_features(log, event, 0.4, 3.0) for event in events]
-    np.testing.assert_allclose(features.values, expected, rtol=1e-12, atol=1e-12)
-    assert np.isnan(features.values).any(axis=0)[[4, 5, 6, 7, 8, 9, 10]].all()  # the loop has met every missing value
+    np.testing.assert_allclose(features, expected, rtol=1e-12, atol=1e-12)
+    assert np.isnan(features).any(axis=0)[[4, 5, 6, 7, 8, 9, 10]].all()  # the loop has met every missing value
 
 
 def test_counting_equals_the_formula():
@@ -187,19 +191,18 @@ def test_few_training_samples_do_not_make_it_overconfident(num_train):
 
 
 def test_a_catalogue_without_genres_or_year_has_fewer_features():
-    names = history_features.HISTORY_FEATURES
+    names = STATISTIC_SETS["basic"]
     log = make_log(catalogue=pa.table({"item_id": list(range(6)), "genres": GENRES}))
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:10]
+    assert resolve_statistics("basic", log) == names[:10]
     log = make_log(catalogue=pa.table({"item_id": list(range(6)), "year": YEARS}))
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:]
+    assert resolve_statistics("basic", log) == names[:4] + names[7:]
     # columns of these names in another type are other columns
     other = pa.table({"item_id": list(range(6)), "genres": ["a|b"] * 6, "year": ["1990"] * 6})
     log = make_log(catalogue=other)
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:10]
+    assert resolve_statistics("basic", log) == names[:4] + names[7:10]
     assert len(baselines.gradient_boosting_baseline(log, make_splits(log))["test"])
     empty = pa.table({"item_id": list(range(6)), "genres": pa.array([[]] * 6, pa.list_(pa.string()))})
-    features = history_features.history_features(make_log(catalogue=empty), np.arange(5), 0.5)
-    assert np.isnan(features.values[:, 4:7]).all()
+    assert np.isnan(basic_statistics(make_log(catalogue=empty), np.arange(5), 0.5)[:, 4:7]).all()
 
 
 def test_weights_and_seed_reach_the_fit():
@@ -228,7 +231,7 @@ def test_errors():
     with pytest.raises(ValueError, match="strength must be greater than 0, got 0"):
         baselines.counting_baseline(log, splits, strength=0)
     with pytest.raises(ValueError, match="prior must lie between 0 and 1"):
-        history_features.history_features(log, splits.test, prior=1.0)
+        basic_statistics(log, splits.test, prior=1.0)
     one_class = SimpleNamespace(
         train=splits.train[log.label[splits.train] == 1], validation=splits.validation, test=splits.test
     )

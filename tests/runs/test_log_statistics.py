@@ -9,8 +9,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.runs.starting import recipe_for_file
-from lmctr.statistics import ItemStatistics, factors
-from lmctr.statistics.history_features import history_features
+from lmctr.statistics import ItemStatistics, StatisticsReader, factors
 
 OPTIONS = {"num_users": 30, "num_items": 20, "events_per_user": 30}
 
@@ -74,10 +73,11 @@ def test_processors_from_before_there_were_readers(tmp_path):
     view.check()
     log, events = view.log, np.concatenate([own for _, own in view.splits.items()])
     prior = 0.3  # of another training than the data at hand
-    found = history_features(log, events, prior)
-    columns = dict(zip(found.names, found.values.T))
+    user_rate, item_count, last_5_mean = (
+        StatisticsReader(("user_rate", "item_count", "last_5_mean"), prior).raw(log, events).T
+    )
     given = np.full((log.num_events, 3), np.nan)
-    given[events] = np.column_stack([columns["user_rate"], np.log1p(columns["item_count"]), columns["last_5_mean"]])
+    given[events] = np.column_stack([user_rate, np.log1p(item_count), last_5_mean])
     options = {"statistics": names, "statistics_of_events": given, "statistics_prior": prior}
     SequenceProcessor.fit(log, view.splits.train, **options).save_pretrained(tmp_path)
     processor = view.load_processor(tmp_path)
