@@ -126,6 +126,11 @@ class Field:
         """Whether a vocabulary is counted under the field's name."""
         return self.type != "numeric" and self.hash_buckets is None and self.share_with is None
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether its values are of a type, see [`lmctr.data.features.canonical`]: no parts of times, no pairs."""
+        return self.type != "numeric" and self.extract is None and self.cross is None
+
     def curved(self, values: np.ndarray) -> np.ndarray:
         """Numbers (float64, NaN stays NaN) after `before`."""
         if self.before == "log1p":

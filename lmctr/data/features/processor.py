@@ -585,6 +585,10 @@ class TabularFeatureProcessor(FittedExtractor):
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
                     "belong to this preprocessor_config.json."
                 )
+            if field.is_typed and field.name not in self.state.value_types:
+                raise ValueError(
+                    f"{where}: `statistics` of preprocessor_config.json has no value type of the field {field.name!r}; fit anew."
+                )
 
 
 def _without(field: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class GivenStatistics:
-    """What a processor knows of statistics that no [`~lmctr.statistics.StatisticsReader`] gives: columns of one's own, and those of
-    processors that were fitted before there was one.
+    """What a processor knows of statistics that no [`~lmctr.statistics.StatisticsReader`] gives: columns of one's own.
 
     Args:
         names: of the columns.
