@@ -322,9 +322,7 @@ def override_fields(
             wanted = "a list of field names" if accepted is list else "a mapping"
             raise ValueError(f"{where}.{key}: expected {wanted}, got {value!r}.")
     for key in ("only", "drop"):
-        for name in overrides.get(key, ()):
-            if name not in result:
-                raise ValueError(unknown_key_message(name, result, f"{where}.{key}").replace("key", "field", 1))
+        refuse_unknown(overrides.get(key, ()), result, f"{where}.{key}", what="field")
     if "only" in overrides:
         result = {name: field for name, field in result.items() if name in overrides["only"]}
     for name in overrides.get("drop", ()):

@@ -30,7 +30,7 @@ from lmctr.utils.arrow import is_list
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind, check_list, plain_id, whole_seconds
-from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -185,9 +185,7 @@ class SequenceProcessor(FittedExtractor):
             raise ValueError("train_events: there are none; the vocabulary comes from the training part.")
         if min_count < 1:
             raise ValueError(f"min_count: got {min_count}, accepted: a whole number from 1.")
-        for task in tasks:
-            if task != "label" and task not in log.extra_labels:
-                raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
+        refuse_unknown(tasks, ["label", *log.extra_labels], "tasks")
         counts = item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
         table: dict[str, Any] = {"item_id": log.catalogue["item_id"].combine_chunks()}
@@ -645,8 +643,7 @@ def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
 
 
 def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
-    if name not in table.column_names:
-        raise ValueError(unknown_key_message(name, table.column_names, f"{argument} (columns of {where})"))
+    refuse_unknown([name], table.column_names, f"{argument} (columns of {where})")
     column = table[name].combine_chunks()
     if is_list(column.type):
         return pc.binary_join(column.cast(pa.list_(pa.string())), "|")

@@ -25,7 +25,7 @@ from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
 from lmctr.statistics import resolve_statistics
 from lmctr.training.growth import bank_rows
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values
 
 # Config keys that follow from data and processor, and what a recipe sets instead.
@@ -97,9 +97,7 @@ class SequenceInput(GoingOn, LogInput):
     # ---- data -----------------------------------------------------------------------------------------------------
 
     def _split(self) -> None:
-        for task in self.tasks:
-            if task != "label" and task not in self.log.extra_labels:
-                raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
+        refuse_unknown(self.tasks, ["label", *self.log.extra_labels], "data.tasks")
         super()._split()
 
     @property
