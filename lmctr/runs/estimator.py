@@ -14,7 +14,7 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.in_memory import arrow_table
 from lmctr.runs.training import train
 
 _SETTINGS = {"data.fractions": [0.85, 0.1, 0.05], "data.baselines": False, "training.refit": True}
