@@ -37,13 +37,16 @@ def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Tab
     return pa.concat_tables(table.replace_schema_metadata() for table in tables)
 
 
-def arrow_tables(data: Any, wanted: Collection[str] | None, name: str, array_of: ArrayOf) -> Iterator[Table]:
+def arrow_tables(
+    data: Any, wanted: Collection[str] | None, name: str, array_of: ArrayOf, also: str = ""
+) -> Iterator[Table]:
     """What holds a table in memory as one Arrow table, or as several, one after the other.
 
     Args:
         data: a pyarrow Table, RecordBatch or RecordBatchReader, a `datasets` Dataset or IterableDataset, a pandas DataFrame, a table of another
             library that hands out Arrow (polars, DuckDB), a dict of columns, a list of dicts, or an iterable of dicts or of RecordBatches.
         wanted: columns to read; None: all. name: what messages call the data. array_of: makes an array of a column's values and its name.
+        also: what the caller takes besides, for messages.
 
     Raises:
         ValueError: another kind of table, a missing or doubled column, columns that differ in length.
@@ -82,7 +85,7 @@ def arrow_tables(data: Any, wanted: Collection[str] | None, name: str, array_of:
                 )
     else:
         raise ValueError(
-            f"{name}: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns, a list of dicts."
+            f"{name}: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns, a list of dicts{also}."
         )
 
 

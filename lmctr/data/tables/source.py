@@ -267,8 +267,9 @@ def rows_of(
     if isinstance(data, (str, os.PathLike)):
         yield from stream_file(data, columns, **(reading or {}))
         return
-    first = 1
-    for table in arrow_tables(data, columns, "data", lambda own, name: array_of(own, name, (columns or {}).get(name))):
+    first, kinds = 1, columns or {}
+    arrays = lambda own, name: array_of(own, name, kinds.get(name))  # noqa: E731
+    for table in arrow_tables(data, columns, "data", arrays, ", the path of a file"):
         for start in range(0, table.num_rows, _BATCH):
             part_of = table.slice(start, _BATCH)
             yield Rows(part_of, None, first)
