@@ -10,10 +10,13 @@ import sys
 from pathlib import PurePath
 from typing import Any
 
+from lmctr import _moved
 from lmctr.models.families import add_installed, public_classes
 from lmctr.utils.lazy import imported, load_target
 
 __version__ = "0.1.0"
+
+_moved.install()
 
 # Names besides the families' classes.
 _NAMES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -37,3 +38,18 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
         return getattr(imported(modules[name]), name)
 
     return find, lambda: sorted({*vars(sys.modules[package]), *modules})
+
+
+def moved_names(package: str, *modules: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that was a module once: names that it held come from `modules` now, with a warning."""
+
+    def find(name: str) -> Any:
+        for module in () if name.startswith("__") else modules:
+            source = importlib.import_module(module)
+            if hasattr(source, name):
+                message = f"{package}.{name} is now in {module}; the old path goes with the next release"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                return getattr(source, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

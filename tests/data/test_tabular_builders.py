@@ -10,7 +10,8 @@ from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
 from lmctr.data.logs.log import InteractionLog
-from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, UserStatistics
+from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics
+from lmctr.statistics.history_features import history_features
 
 
 def words(store, field, rows=slice(None)):
@@ -296,7 +297,8 @@ def test_movielens_table_agrees_with_loops_over_the_past():
     prior = log.label[splits.train].mean()
     names = [field.name for field in store.processor.ordered_fields()]
     first = names.index("user_rate")
-    assert names[first : first + 10] == [name for name in STATISTIC_SETS["basic"] if name != "release_year"]
+    features = history_features(log, events, float(prior))
+    assert names[first : first + 10] == [name for name in features.names if name != "release_year"]
     known = {
         name: ["", "?", *store.processor.state.vocabularies[name].values.to_pylist()] for name in ("item_id", "genres")
     }
