@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.models.common.retrieval import FoundationMLP, SplitMLP, SplitTowers, fold_mlp, split_mlp
+from lmctr.models.common.retrieval import FoundationMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.scaling.design import mlp_flops
 
 USER, AD, HIDDEN = 10, 6, [12, 8, 8, 4]
@@ -72,19 +72,6 @@ def test_one_ad_is_updated_in_the_cache(mlp):
     assert (before != after).nonzero().flatten().tolist() == [4]
     whole = mlp(torch.cat((user, changed))[None])[0, 0]
     torch.testing.assert_close(after[4], whole, atol=1e-5, rtol=0)
-
-
-def test_saved_and_loaded(mlp, tmp_path):
-    user, ads = torch.randn(USER), torch.randn(7, AD)
-    served = split_mlp(mlp, USER)
-    served.save(tmp_path / "split.safetensors")
-    loaded = SplitMLP.load(tmp_path / "split.safetensors")
-    assert torch.equal(loaded(user, loaded.ad_half(ads)), served(user, served.ad_half(ads)))
-    from safetensors.torch import save_file
-
-    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="holds no split MLP"):
-        SplitMLP.load(tmp_path / "other.safetensors")
 
 
 def test_flops_of_the_base_model():

@@ -132,7 +132,6 @@ def measure_effective_rank(
     batches: Iterable[Mapping[str, torch.Tensor]],
     points: Mapping[str, nn.Module] | None = None,
     max_samples: int | None = None,
-    kinds: tuple[str, ...] = RANK_KINDS,
 ) -> EffectiveRanks:
     """Run a model over batches and measure the outputs of some of its modules.
 
@@ -145,7 +144,6 @@ def measure_effective_rank(
             a model with F fields of size d (the layers of a cross network) is read as F rows of d; other outputs have
             no matrix per sample and are left out, as the result says.
         max_samples: stop after this many samples.
-        kinds: which ranks to compute.
 
     Raises:
         ValueError: the model names no points, nothing was measured, or a module ran several times in a forward pass.
@@ -193,15 +191,15 @@ def measure_effective_rank(
                     matrices = matrices[: int(left)]
                 taken = len(matrices)
                 shapes[label] = tuple(matrices.shape[1:])
-                store = found.setdefault(label, {kind: [] for kind in kinds})
-                for kind in kinds:
+                store = found.setdefault(label, {kind: [] for kind in RANK_KINDS})
+                for kind in RANK_KINDS:
                     store[kind].append(effective_rank(matrices, kind).cpu())
             left -= taken
     stages = tuple(label for label in points if label in found)
-    if not stages or not sum(len(part) for part in found[stages[0]][kinds[0]]):
+    if not stages or not sum(len(part) for part in found[stages[0]][RANK_KINDS[0]]):
         reasons = "; ".join(f"{label}: {why}" for label, why in left_out.items()) or "there were no samples"
         raise ValueError(f"nothing was measured ({reasons})")
-    values = {kind: np.stack([torch.cat(found[stage][kind]).numpy() for stage in stages]) for kind in kinds}
+    values = {kind: np.stack([torch.cat(found[stage][kind]).numpy() for stage in stages]) for kind in RANK_KINDS}
     return EffectiveRanks(stages, tuple(shapes[stage] for stage in stages), values, left_out)
 
 

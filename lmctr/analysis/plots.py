@@ -109,7 +109,6 @@ def plot_layer_curves(
     runs: Mapping[str, SinkAttention],
     path: str | Path,
     bias_layers: Mapping[str, Sequence[int]] | None = None,
-    title: str | None = None,
 ) -> Path:
     """Eq. 7 and Eq. 8 by layer, a curve per run (the paper's Figs. 4, 5), as an image file.
 
@@ -119,7 +118,6 @@ def plot_layer_curves(
         runs: name of each run -> the result of [`sink_attention`]. A run without sinks has no curve for Eq. 8.
         path: image file.
         bias_layers: name of a run -> its layers with sink bias.
-        title: over both panels.
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
@@ -133,7 +131,7 @@ def plot_layer_curves(
         ("Attention to sinks (Eq. 7)", "mean_to_sinks", "mean_uniform_to_sinks"),
         ("Attention between sinks (Eq. 8)", "mean_between_sinks", "mean_uniform_between_sinks"),
     )
-    with rc_context({"font.family": _fonts("".join([*runs, title or ""]))[0]}):
+    with rc_context({"font.family": _fonts("".join(runs))[0]}):
         figure = new_figure(9.5, 4.2)
         for axes, (name, curve, level) in zip(figure.subplots(1, 2), panels):
             levels = [getattr(m, level) for m in runs.values() if m.num_without_sinks < m.num_samples]
@@ -168,8 +166,6 @@ def plot_layer_curves(
         longest = max(len(handle.get_label()) for handle in handles)
         columns = max(1, min(len(handles), 170 // (8 + longest)))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-        if title:
-            figure.suptitle(title, fontsize=11)
         return save_figure(figure, path)
 
 

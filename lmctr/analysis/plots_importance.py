@@ -10,12 +10,11 @@ from .plots import new_figure, plain_axes, save_figure
 _COLOUR, _MOST = "#1f4e9c", 30
 
 
-def plot_importance(found: Importance, path: str | Path, title: str | None = None) -> Path:
+def plot_importance(found: Importance, path: str | Path) -> Path:
     """Bars of the AUC that is lost where one thing is shuffled, the dearest on top, with its 95 % interval; of more than thirty the dearest.
 
     Args:
         found: the result of [`column_importance`]. path: image file; the suffix decides the format. Folders are made.
-        title: default: the number of samples and the AUC.
 
     Raises:
         MissingExtraError: matplotlib is missing.
@@ -31,6 +30,6 @@ def plot_importance(found: Importance, path: str | Path, title: str | None = Non
     axes.margins(y=0.01)
     more = len(found.losses) - len(losses)
     axes.set_xlabel("AUC lost where it is shuffled" + (f" ({more} more lose less)" if more else ""))
-    axes.set_title(title or f"{found.num_samples:,} samples, AUC {found.auc:.4f}", fontsize=10)
+    axes.set_title(f"{found.num_samples:,} samples, AUC {found.auc:.4f}", fontsize=10)
     plain_axes(axes)
     return save_figure(figure, path)

@@ -157,8 +157,6 @@ def plot_machine_cost(
     *,
     labels: Sequence[str] = (),
     x_name: str = "FLOPs per request",
-    cost_name: str = "machines relative to the base",
-    title: str | None = None,
 ) -> Path:
     """Measured machine cost by FLOPs in log axes, as an image file. Arguments: (P,) each; `path` as in the other pictures.
 
@@ -172,7 +170,7 @@ def plot_machine_cost(
     )
     if len(labels):
         axes.margins(0.1, 0.12)
-    _name_axes(axes, x_name, cost_name, title or "Machine cost by FLOPs", "log")
+    _name_axes(axes, x_name, "machines relative to the base", "Machine cost by FLOPs", "log")
     _name_points(axes, line, list(zip(flops, cost)), labels)
     return save_figure(axes.figure, path)
 

@@ -52,16 +52,14 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     return save_figure(figure, path)
 
 
-def plot_behavior_attention(
-    measured: Mapping[str, BehaviorAttention], path: str | Path, title: str | None = None
-) -> Path:
+def plot_behavior_attention(measured: Mapping[str, BehaviorAttention], path: str | Path) -> Path:
     """Bars of the attention on each behaviour type, one group of bars per model (Climber, Fig. 7), with a line at the share of events.
 
     Both are means over the blocks of a model. Behaviour types that no model reads have no bar.
 
     Args:
         measured: model name to what [`behavior_attention`] found; the models know the same behaviour types.
-        path: image file. title: over the picture.
+        path: image file.
 
     Raises:
         ValueError: no model, or models with different behaviour types. MissingExtraError: matplotlib is missing.
@@ -85,6 +83,4 @@ def plot_behavior_attention(
     axes.set_xticks(range(len(measured)), list(measured))
     axes.set(ylabel="share of the attention on events", ylim=(0, 1.05))
     figure.legend(loc="outside right upper")
-    if title:
-        axes.set_title(title)
     return save_figure(figure, path)

@@ -19,7 +19,6 @@ def plot_rank_curves(
     path: str | Path,
     kind: str = "stable",
     normalized: bool = False,
-    title: str | None = None,
 ) -> Path:
     """Mean effective rank from stage to stage, a curve per run (RankElastor's Figs. 2, 6), as an image file.
 
@@ -31,7 +30,6 @@ def plot_rank_curves(
         path: image file; the suffix decides the format. Folders are made.
         kind: `"stable"` or `"entropy"`.
         normalized: divided by min(T, D) of the stage.
-        title: default: the kind of rank.
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
@@ -55,10 +53,9 @@ def plot_rank_curves(
     axes.set_xticks(range(longest), labels, rotation=90 if widest > 11 else 0, fontsize=8)
     what = f"{kind} effective rank" + (" / min(T, D)" if normalized else "")
     axes.set(ylabel=f"{what}, per sample", ylim=(0, None))
-    axes.set_title(title or f"Mean {what} by stage", fontsize=10)
+    axes.set_title(f"Mean {what} by stage", fontsize=10)
     plain_axes(axes)
-    if len(runs) > 1 or title is None:
-        axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False)
     return save_figure(figure, path)
 
 
@@ -106,7 +103,6 @@ def plot_field_interactions(
     path: str | Path,
     layer: int | None = None,
     scaled: bool = True,
-    title: str | None = None,
 ) -> Path:
     """Heat map of w over field pairs, mean over heads (FAT's Fig. 2), as an image file.
 
@@ -115,7 +111,6 @@ def plot_field_interactions(
         path: image file; the suffix decides the format. Folders are made.
         layer: 0 = first, -1 = last; `None`: mean over the layers.
         scaled: min-max scaled to 0..1, as in the paper; else the raw weights.
-        title: default: the layer.
 
     Raises:
         ValueError: no such layer. MissingExtraError: matplotlib is missing.
@@ -134,7 +129,7 @@ def plot_field_interactions(
     axes.tick_params(length=2, pad=2)
     axes.set(xlabel="key field (read)", ylabel="query field (reads)")
     where = "mean over layers" if layer is None else f"layer {layer % interactions.num_layers + 1}"
-    axes.set_title(title or f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
+    axes.set_title(f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))
     low, high = interactions.matrix(layer).min(), interactions.matrix(layer).max()
     digits = max(2, 1 - int(np.floor(np.log10(high - low)))) if high > low else 2

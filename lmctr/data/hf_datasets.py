@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lmctr.data.logs.columns import as_arrow
+from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
-from lmctr.utils.arrow import of_other_library
-from lmctr.utils.rows import is_column, refuse_parts
 
 if TYPE_CHECKING:
     import datasets
@@ -136,47 +134,3 @@ def arrays_from(data: Any, known: Iterable[str], inner: Iterable[str]) -> dict[s
         rows = len(values) // max(int(np.prod(widths)), 1)
         arrays[name] = values.reshape(rows, *widths)
     return arrays
-
-
-def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
-    """A table in memory, its `wanted` columns or all: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame (an index
-    with a name is a column too), a table of another library that hands out Arrow (polars, DuckDB), a dict of columns.
-
-    Raises:
-        ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
-    """
-    if isinstance(data, pa.RecordBatchReader):
-        data = data.read_all()
-    data = of_other_library(data)
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        check_columns(data.column_names, wanted, name)
-        return data if wanted is None else data.select(wanted)
-    refuse_parts(data, name)
-    if hasattr(data, "with_format") and hasattr(data, "select_columns"):
-        if wanted is not None and data.column_names is not None:
-            check_columns(data.column_names, wanted, name)
-            data = data.select_columns(wanted)
-        batches = list(data.with_format("arrow").iter(batch_size=1 << 16))
-        if not batches:
-            raise ValueError(f"{name}: the table has no rows.")
-        return arrow_table(pa.concat_tables(batch.replace_schema_metadata() for batch in batches), name, wanted)
-    if isinstance(data, Mapping):
-        columns = dict(data)
-        if odd := next((column for column, values in columns.items() if not is_column(values)), None):
-            raise ValueError(f"{name}: the column {odd!r} is no list of values, got {columns[odd]!r:.80}.")
-        lengths = {column: len(values) for column, values in columns.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"{name}: the columns differ in length: {lengths}.")
-        check_columns(list(columns), wanted, name)
-    elif hasattr(data, "iloc") and hasattr(data, "columns"):
-        if any(name is not None and name not in data.columns for name in data.index.names):
-            data = data.reset_index()
-        check_columns([str(column) for column in data.columns], wanted, name)
-        columns = {str(column): data.iloc[:, place] for place, column in enumerate(data.columns)}
-    else:
-        raise ValueError(
-            f"{name}: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns."
-        )
-    return pa.table({column: as_arrow(columns[column], column, name) for column in wanted or columns})

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from lmctr.evaluation import baseline_parts as shared
-from lmctr.statistics.reader import STRENGTH, StatisticsReader
+from lmctr.statistics.reader import StatisticsReader
 
 SPLIT_NAMES = ("train", "validation", "test")
 
@@ -47,7 +47,7 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     """
     prior, hidden = _training_rate(log, splits), getattr(log, "hidden", None)
     if hidden is not None and (np.asarray(log.label)[~np.asarray(hidden)] == 1).all():
-        return _fitted(_Samples(log, splits, names=("user_count", "item_count")), _Linear, False)
+        return _fitted(_Samples(log, splits, ("user_count", "item_count")), _Linear, False)
     rates = StatisticsReader(("user_rate", "item_rate"), prior, strength=strength)
     probabilities = {}
     for name in SPLIT_NAMES:
@@ -56,46 +56,29 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     return probabilities
 
 
-def logistic_regression_baseline(log: Any, splits: Any, refit: bool = False) -> dict[str, np.ndarray]:
-    """Logistic regression on the statistics `full` as neural models get them: log-odds of rates, logarithms of counts, standardised.
-
-    Args, returns, raises: as `gradient_boosting_baseline`.
-    """
-    return _fitted(_Samples(log, splits), _Linear, refit)
-
-
-def gradient_boosting_baseline(
-    log: Any, splits: Any, seed: int = 0, strength: float = STRENGTH, refit: bool = False
-) -> dict[str, np.ndarray]:
-    """scikit-learn's boosted trees (`baseline_parts.statistic_trees`) on the statistics `full` and on the log-odds of the logistic regression.
+def baseline_predictions(
+    log: Any, splits: Any, seed: int = 0, refit: bool = False, statistics: Sequence[str] = ("full",)
+) -> dict[str, dict[str, np.ndarray]]:
+    """Probabilities of the baselines, by name and part: `counting_baseline`; logistic regression on statistics as neural models get them (log-odds
+    of rates, logarithms of counts, standardised); scikit-learn's boosted trees (`baseline_parts.statistic_trees`) on statistics and on the
+    log-odds of that regression.
 
     Args:
-        log: the interaction log. Its `weight` column, where there is one, weights the fit.
-        splits: event indices of the parts; each event must have a label 0 or 1.
-        seed: seed of the classifier.
-        strength: imaginary events that the statistics are smoothed with, greater than 0.
+        log: the interaction log. Its `weight` column, where there is one, weights the fits.
+        splits: event indices of the parts; each event must have a label 0 or 1. Give the samples that the model is evaluated on as
+            `splits.validation` and `splits.test`, and the whole training split as `splits.train`.
+        seed: seed of the trees.
         refit: fit on training and validation together for the test split, as a model that is refitted does.
+        statistics: what those read that read statistics.
 
     Returns:
-        "train", "validation" and "test" to probabilities (S,), aligned with `splits.<name>`.
+        {"counting": {"train": probabilities (S,), "validation": ..., "test": ...}, "logistic_regression": {...}, "gradient_boosting": {...}},
+        aligned with `splits.<part>`.
 
     Raises:
         ValueError: as `counting_baseline`.
     """
-    return _fitted(_Samples(log, splits, strength), partial(_Trees, seed=seed), refit)
-
-
-def baseline_predictions(
-    log: Any, splits: Any, seed: int = 0, refit: bool = False, statistics: Sequence[str] = ("full",)
-) -> dict[str, dict[str, np.ndarray]]:
-    """Probabilities of the baselines, by name and part.
-
-    Args:
-        statistics: what those read that read statistics.
-        log, splits, seed, refit: see `gradient_boosting_baseline`. Give the samples that the model is evaluated on as `splits.validation` and
-            `splits.test`, and the whole training split as `splits.train`.
-    """
-    samples = _Samples(log, splits, names=statistics)
+    samples = _Samples(log, splits, statistics)
     return {
         "counting": counting_baseline(log, splits),
         "logistic_regression": _fitted(samples, _Linear, refit),
@@ -104,17 +87,13 @@ def baseline_predictions(
 
 
 def baseline_metrics(
-    log: Any,
-    splits: Any,
-    seed: int = 0,
-    refit: bool = False,
-    predictions: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    log: Any, splits: Any, seed: int = 0, predictions: Mapping[str, Mapping[str, np.ndarray]] | None = None
 ) -> dict[str, dict[str, dict[str, float | int]]]:
     """Metrics of the baselines on validation and test, in the form of a run's `metrics.json`.
 
     Args:
         log: the interaction log; users are the groups of the grouped AUC, `log.weight` the sample weights.
-        splits, seed, refit: see `baseline_predictions`. An empty part is left out of the result.
+        splits, seed: see `baseline_predictions`. An empty part is left out of the result.
         predictions: what `baseline_predictions` returned, when it is there already.
 
     Returns:
@@ -123,7 +102,7 @@ def baseline_metrics(
     Example:
         >>> baseline_metrics(log, splits)["gradient_boosting"]["test"]["auc"]  # doctest: +SKIP
     """
-    predictions = baseline_predictions(log, splits, seed, refit) if predictions is None else predictions
+    predictions = baseline_predictions(log, splits, seed) if predictions is None else predictions
     events = {part: _events_of(log, splits, part) for part in SPLIT_NAMES}
     return shared.metrics_by_part(predictions, events, log.label, log.user, log.weight)
 
@@ -131,10 +110,10 @@ def baseline_metrics(
 class _Samples:
     """The parts' events, and their statistics, worked out once for all baselines that read them."""
 
-    def __init__(self, log: Any, splits: Any, strength: float = STRENGTH, names: str | Sequence[str] = "full") -> None:
+    def __init__(self, log: Any, splits: Any, names: Sequence[str]) -> None:
         _training_rate(log, splits)
         self.log, self.events = log, {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
-        self.reader = StatisticsReader.fit(log, self.events["train"], names, strength=strength)
+        self.reader = StatisticsReader.fit(log, self.events["train"], names)
         train = self.events["train"]
         if len(train) > shared.MAX_FITTED_EVENTS:  # statistics count all of them
             self.events["train"] = np.sort(train[shared.newest(np.asarray(log.time)[train], shared.MAX_FITTED_EVENTS)])

@@ -24,8 +24,6 @@ def value_rates(
     labels: np.ndarray,
     weight: np.ndarray | None,
     fitted: np.ndarray,
-    seed: int = 0,
-    strength: float = STRENGTH,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log-odds of the rates of all values of some fields, and those of the rows to fit a model on.
 
@@ -33,18 +31,17 @@ def value_rates(
         ids: by field (R,) its values. sizes: by field, V.
         labels: (R,) or (R, T); below 0 where there is none, which counts for nothing. weight: (R,), None: ones.
         fitted: (S,) places among the R rows.
-        seed: of the folds. strength: imaginary rows with the rate of all rows, greater than 0.
 
     Returns:
         (all V one field after the other, T), and (S, T, Cr) from the folds that a row is not in; both float32.
     """
     labels = labels.reshape(len(labels), -1)
-    fold = np.random.default_rng([seed, 77]).integers(0, NUM_FOLDS, len(labels))
+    fold = np.random.default_rng([0, 77]).integers(0, NUM_FOLDS, len(labels))
     encoders = []
     for own in labels.T:
         counted = (own >= 0) * (1.0 if weight is None else np.asarray(weight, np.float64))
         positives = np.maximum(own, 0).astype(np.float64)
-        encoders.append(RateEncoder(positives, counted, fold, fitted, strength))
+        encoders.append(RateEncoder(positives, counted, fold, fitted, STRENGTH))
     whole = np.empty((sum(sizes), len(encoders)), np.float32)
     rows = np.empty((len(fitted), len(encoders), len(sizes)), np.float32)
     start = 0

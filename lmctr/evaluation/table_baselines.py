@@ -114,31 +114,28 @@ def table_features(
 
 
 def table_counting_baseline(
-    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures | None = None, seed: int = 0
+    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
 ) -> dict[str, np.ndarray]:
     """Logistic regression over the log-odds of the fields' rates: naive Bayes with a learned weight per field.
 
     Args:
-        table, splits, seed: see `table_features`.
-        features: what `table_features` returned, when it is there already.
+        table, splits: see `table_features`. features: what that returned.
 
     Returns:
         "validation" and "test" to probabilities (R,).
     """
     from sklearn.linear_model import LogisticRegression
 
-    features = table_features(table, splits, seed) if features is None else features
     return _probabilities(LogisticRegression(C=1.0, max_iter=1000), features.rates, table, splits, features)
 
 
 def table_gradient_boosting_baseline(
-    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures | None = None, seed: int = 0
+    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Boosted trees over the fields' rates, the counts of their values and the numeric values themselves.
 
-    The trees are those of `baseline_parts.boosted_trees`. Args, returns: as `table_counting_baseline`.
+    The trees are those of `baseline_parts.boosted_trees`, drawn by `seed`. Args, returns: as `table_counting_baseline`.
     """
-    features = table_features(table, splits, seed) if features is None else features
     inputs = {
         name: np.concatenate([values, features.counts[name], features.numbers[name]], axis=1)
         for name, values in features.rates.items()
@@ -167,7 +164,7 @@ def table_baseline_predictions(
     def predicted(splits: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
         features = table_features(table, splits, seed, max_rows=max_rows)
         return {
-            "field_counting": table_counting_baseline(table, splits, features, seed),
+            "field_counting": table_counting_baseline(table, splits, features),
             "field_gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
         }
 

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.in_memory import arrow_table
 from lmctr.data.tables.source import SplitRule
 from lmctr.runs.folder import RECIPE, rewriting
 from lmctr.runs.recipe import load_recipe

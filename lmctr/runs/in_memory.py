@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.in_memory import arrow_table
 from lmctr.runs.find import GROUPS, is_data_file
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.options import DataFiles, TrainOptions
@@ -38,7 +38,7 @@ def options_for(
     """`lmctr train FILE --model FAMILY` for data that may be in memory: tables are written beside the run folder, as Parquet.
 
     Args:
-        data: a path, or what [`~lmctr.data.hf_datasets.arrow_table`] takes; `items` and `users` of `told` likewise.
+        data: a path, or what [`~lmctr.data.in_memory.arrow_table`] takes; `items` and `users` of `told` likewise.
         told: `model` and options of [`~lmctr.runs.options.DataFiles`] by name.
 
     Raises:

@@ -80,8 +80,7 @@ def compare_with_reference(run_dir: str | Path, model: torch.nn.Module, allow_an
         raise FileNotFoundError(f"{run_dir} has no {REFERENCE_FILE}")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            metadata = json.loads(metadata.get("made_with", "null")) or metadata  # earlier runs have an entry for each
+            metadata: dict[str, Any] = json.loads((file.metadata() or {}).get("made_with", "{}"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read ({error}); delete it, or evaluate the run again") from error

@@ -78,7 +78,7 @@ def train(
     Args:
         recipe: YAML file, name of a recipe of the package ("ctr_sink/quickstart"), a dict of its groups data, model and training, or a
             checked [`Recipe`]. Or data with a row per click or no click, for a short recipe made for them: a data file, a pandas DataFrame, a
-            pyarrow Table, a `datasets` Dataset, a dict of columns; what is in memory is written to `<output_dir>.data`.
+            pyarrow Table, a `datasets` Dataset, a dict of columns, a list of dicts; what is in memory is written to `<output_dir>.data`.
         model: of data, the family ("deepfm", "din", "ctr_sink", ...).
         output_dir: run folder; default: `training.output_dir`, else `runs/<name of the recipe>`; of data in memory it must be given.
         overrides: values over the recipe's, by dotted key: `{"data.path": "ml-latest-small", "training.learning_rate": 1e-3}`.

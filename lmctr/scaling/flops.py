@@ -239,15 +239,12 @@ def paper_flops(length: int, num_layers: int, dim: int = 100, num_blocks: int = 
     return 4 * dim**2 * length + PAPER_CONSTANT + (num_layers - 1) * full
 
 
-def astro_flops(
-    config: ASTROConfig, num_candidates: int = 1, length: int | None = None, num_side_features: int = 0
-) -> StageFlops:
+def astro_flops(config: ASTROConfig, num_candidates: int = 1, length: int | None = None) -> StageFlops:
     """Forward FLOPs of one row of ASTRO by formula, as the paper counts them.
 
     Args:
         config: the model's configuration. num_candidates: candidates in the row. length: events over all blocks, equally many in
             each; default `config.sequence_length`.
-        num_side_features: width of what enters the final network beside Y(S).
 
     Attention is counted for all pairs of a block. The model leaves most pairs out that a causal mask would hide, where a block holds
     more events than are taken at once ([`~lmctr.models.common.relative_bias.causal_parts`]); [`count_flops`] counts what it runs.
@@ -262,5 +259,5 @@ def astro_flops(
     if config.use_gating_fusion:
         gate = 4 * width * max(width // config.gate_ratio, 1)
         fusion = blocks * per_token + 4 * dim * blocks**2 + gate
-    sizes = [width + num_side_features, *config.head_hidden_sizes, config.num_tasks]
+    sizes = [width, *config.head_hidden_sizes, config.num_tasks]
     return StageFlops(float(stage1), float(num_candidates * (layers + fusion + mlp_flops(sizes))))

@@ -183,7 +183,7 @@ class Split:
     """The pair of sizes of a law's best metric at one product of both.
 
     Args:
-        u, v: the pair. y: the metric there. is_inner: whether it lies between the ends that were looked at; else one size should take all.
+        u, v: the pair. y: the metric there. is_inner: whether it lies between the ends of what was looked at; else one size should take all.
     """
 
     u: float
@@ -192,17 +192,14 @@ class Split:
     is_inner: bool
 
 
-def best_split(fit: SurfaceFit, product: float, ends: tuple[float, float] | None = None) -> Split:
-    """The best pair u, v with u v = product.
-
-    Args:
-        ends: smallest and largest u; default: those for which both sizes stay among the measured ones.
+def best_split(fit: SurfaceFit, product: float) -> Split:
+    """The best pair u, v with u v = product and both sizes among the measured ones.
 
     Raises:
         ValueError: a product that is not positive, or so that no such pair is within the measured sizes.
     """
     check_numbers("product", np.array([product]))
-    low, high = split_ends(fit, product) if ends is None else ends
+    low, high = split_ends(fit, product)
     if low > high:
         least, most = fit.u.min() * fit.v.min(), fit.u.max() * fit.v.max()
         raise ValueError(

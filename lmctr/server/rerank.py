@@ -11,7 +11,7 @@ from typing import Any
 from lmctr.runs.answers.served import Scored
 from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
-from lmctr.utils.suggest import errors_of, unknown_key_message
+from lmctr.utils.suggest import errors_of, refuse_unknown
 
 # "model" and the bounds of texts are sent by clients of other servers; here the model is the one that is served.
 _KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_tokens_per_doc", "deadline_ms")
@@ -33,9 +33,7 @@ def rerank_request(
     Raises:
         ValueError: names the key, what came and what is accepted.
     """
-    for key in body:
-        if key not in _KEYS:
-            raise ValueError(f"request: {unknown_key_message(key, _KEYS, 'the request')}")
+    refuse_unknown(body, _KEYS, "the request", "request: ")
     query, documents, most = body.get("query"), body.get("documents"), body.get("top_n")
     if not isinstance(documents, list) or not documents:
         raise ValueError("request: documents must be a list of at least one candidate")

@@ -52,7 +52,7 @@ def mark_complete(checkpoint: str | Path, **facts: float) -> None:
 
 
 def read_marker(checkpoint: str | Path) -> dict:
-    """The marker of a checkpoint whose files are those that it lists. Markers of earlier versions list sizes alone.
+    """The marker of a checkpoint whose files are those that it lists.
 
     Raises:
         ValueError: the checkpoint is not complete, or was damaged since; the message names the file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,31 +24,9 @@ def recency_weights(times: np.ndarray, half_life: float) -> np.ndarray:
     return np.exp2(-np.minimum(age / half_life, 100)).astype(np.float32)
 
 
-class WeightedDataset:
-    """A dataset whose items come with a weight, (item, weight); [`WeightedCollator`] takes them apart.
-
-    Args:
-        dataset: map-style.
-        weight: (S,), or (S, C) for rows of several samples, float32.
-    """
-
-    def __init__(self, dataset: Sequence, weight: np.ndarray):
-        self.dataset, self.weight = dataset, weight
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, np.ndarray]:
-        return self.dataset[index], self.weight[index]
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Any, np.ndarray]]:
-        if hasattr(self.dataset, "__getitems__"):
-            return list(zip(self.dataset.__getitems__(indices), self.weight[np.asarray(indices)]))
-        return [self[index] for index in indices]
-
-
 class WeightedCollator:
-    """Collates the items of a [`WeightedDataset`]; their weights are multiplied with the batch's own `sample_weight`, where it has one."""
+    """Collates the items of a [`~lmctr.training.sampler.FillerDataset`] with weights; these are multiplied with the batch's own `sample_weight`,
+    where it has one."""
 
     def __init__(self, collator: Callable[[list], dict]):
         self.collator = collator

@@ -144,25 +144,31 @@ class EvaluationBatchSampler(Sampler[list[int]]):
 
 
 class FillerDataset(Dataset):
-    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator.
+    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator; with weights its items are (item, weight).
+
+    Args:
+        dataset: map-style. weight: (S,), or (S, C) for rows of several samples, float32.
 
     A dataset with `__getitems__` is asked once per batch: for large batches of small rows, one call per row would take longer
     than the rest of the reading.
     """
 
-    def __init__(self, dataset: Sequence):
-        self.dataset = dataset
+    def __init__(self, dataset: Sequence, weight: np.ndarray | None = None):
+        self.dataset, self.weight = dataset, weight
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        return None if index == FILLER else self.dataset[index]
+        if index == FILLER:
+            return None
+        return self.dataset[index] if self.weight is None else (self.dataset[index], self.weight[index])
 
     def __getitems__(self, indices: list[int]) -> list:
         if FILLER in indices or not hasattr(self.dataset, "__getitems__"):
             return [self[index] for index in indices]
-        return self.dataset.__getitems__(indices)
+        items = self.dataset.__getitems__(indices)
+        return items if self.weight is None else list(zip(items, self.weight[np.asarray(indices)]))
 
 
 class FillerCollator:

@@ -51,7 +51,7 @@ from lmctr.training.optim import (
     use_sparse_gradients,
 )
 from lmctr.training.processes import end_with_parent
-from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
+from lmctr.training.recency import WeightedCollator, recency_weights
 from lmctr.training.row_gradients import RowGradients, can_hold_rows
 from lmctr.training.sampler import (
     EpochDataLoader,
@@ -250,17 +250,16 @@ class CTRTrainer(CheckpointUploads, Trainer):
         args, collator = self.args, self.data_collator
         is_training = isinstance(sampler, GlobalBatchSampler)
         weight = self._loss_weight(dataset) if is_training else None
-        if weight is not None:
-            dataset, collator = WeightedDataset(dataset, weight), WeightedCollator(collator)
+        rows = FillerDataset(dataset, weight)
         # A loader for evaluation is read once.
         persistent = is_training and args.dataloader_persistent_workers and args.dataloader_num_workers > 0
         # An iterator draws a seed when it is made: once with persistent workers, and once more when a run goes on. From the global
         # generator that would shift every dropout mask after it.
         own = torch.Generator().manual_seed(args.seed) if persistent else None
         return (EpochDataLoader if is_training else DataLoader)(
-            FillerDataset(dataset),
+            rows,
             batch_sampler=sampler,
-            collate_fn=FillerCollator(collator, dataset),
+            collate_fn=FillerCollator(collator if weight is None else WeightedCollator(collator), rows),
             num_workers=args.dataloader_num_workers,
             worker_init_fn=end_with_parent,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",

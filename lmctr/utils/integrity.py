@@ -61,7 +61,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """The content of a file of checksums; one of an earlier version lists sizes alone, and has no seal.
+    """The content of a file of checksums.
 
     Raises:
         FileNotFoundError: it is not there.
@@ -73,29 +73,28 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} lists no files")
     for name, entry in files.items():
         whole = isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
-        if not (whole or isinstance(entry, int)) or Path(name).is_absolute() or ".." in Path(name).parts:
+        if not whole or Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(
                 f"{path} lists {name!r} as {entry!r:.80}; expected a file of the folder with size and sha256"
             )
-    is_early = _SEAL not in content and all(isinstance(entry, int) for entry in files.values())
-    if not is_early and sealed(content)[_SEAL] != content.get(_SEAL):
+    if sealed(content)[_SEAL] != content.get(_SEAL):
         raise ValueError(f"{path} is damaged: it does not have the checksum that it names for itself")
     return content
 
 
 def check_files(folder: Path, files: Mapping[str, Any]) -> None:
-    """Compare files, by their place in the folder, with `size` and `sha256`, or a size alone.
+    """Compare files, by their place in the folder, with `size` and `sha256`.
 
     Raises:
         ValueError: a file is missing or another than the one that was listed; starts with its place in the folder.
     """
     for name, entry in files.items():
-        path, size = folder / name, entry if isinstance(entry, int) else entry["size"]
+        path, size = folder / name, entry["size"]
         if not path.is_file():
             raise ValueError(f"{name} is missing")
         if path.stat().st_size != size:
             raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {size}")
-        if not isinstance(entry, int) and sha256_of(path) != entry["sha256"]:
+        if sha256_of(path) != entry["sha256"]:
             raise ValueError(f"{name} is damaged: its {size:,} bytes do not have the checksum that was written down")
 
 

@@ -71,11 +71,14 @@ def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = 
     return f"{told}{hint} known keys: {', '.join(names) if names else '(none)'}"
 
 
-def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> None:
-    """Raises `ValueError`, see [`unknown_key_message`], for the first key that is not known."""
+def refuse_unknown(
+    keys: Iterable[str], known: Collection[str], where: str, start: str = "", what: str = "key"
+) -> None:
+    """Raises `ValueError`, which begins with `start` and then says what [`unknown_key_message`] does, for the first key, or `what` it is called,
+    that is not known."""
     for key in keys:
         if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
+            raise ValueError(start + unknown_key_message(key, known, where).replace("key", what, 1))
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def test_curves_show_each_run_and_its_bias_layers(tmp_path, monkeypatch):
         matplotlib.figure.Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))
     )
     runs = {"before": measured_of(3), "after": measured_of(5), "none": measured_of(3, sinks=0)}
-    assert is_png(plot_layer_curves(runs, tmp_path / "curves.png", {"after": [0, 1]}, title="two stages"))
+    assert is_png(plot_layer_curves(runs, tmp_path / "curves.png", {"after": [0, 1]}))
     left, right = figures[0].axes
     lines = [line for line in left.get_lines() if len(line.get_xdata()) > 2]
     assert [len(line.get_xdata()) for line in lines] == [3, 5, 3]

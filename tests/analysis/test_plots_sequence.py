@@ -52,7 +52,7 @@ def test_behaviours(tmp_path, monkeypatch):
     heights, bar, lines, hlines = [], Axes.bar, [], Axes.hlines
     monkeypatch.setattr(Axes, "bar", lambda self, x, h, *a, **k: heights.append(h) or bar(self, x, h, *a, **k))
     monkeypatch.setattr(Axes, "hlines", lambda self, y, *a, **k: lines.append(y) or hlines(self, y, *a, **k))
-    path = plot_behavior_attention({"ASTRO": measured(like=0.4), "plain": measured()}, tmp_path / "b.png", "Fig. 7")
+    path = plot_behavior_attention({"ASTRO": measured(like=0.4), "plain": measured()}, tmp_path / "b.png")
     assert is_png(path)
     np.testing.assert_allclose(heights, [[0.6, 0.7], [0.4, 0.3]])
     np.testing.assert_allclose(lines, [[0.9, 0.9], [0.1, 0.1]])  # share of events

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
 from lmctr.data.logs.splits import split_log
-from lmctr.evaluation.baselines import gradient_boosting_baseline
+from lmctr.evaluation.baselines import baseline_predictions
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
 from lmctr.runs import load, train
 from lmctr.runs.folder import RunFolder
@@ -163,7 +163,7 @@ def test_baselines_are_fitted_on_the_whole_training_part(tiny_run, recipe_file, 
     metrics = read(tmp_path / "run", "metrics.json")
     assert metrics["training_samples"] == {"model": 100, "baselines": 640}
     log = tiny_log()
-    scores = gradient_boosting_baseline(log, split_log(log), seed=42)["test"]
+    scores = baseline_predictions(log, split_log(log), seed=42)["gradient_boosting"]["test"]
     events = pq.read_table(tmp_path / "run" / "predictions" / "test.parquet")["event"].to_numpy()
     assert len(events) == 50
     scores = scores[[split_log(log).test.tolist().index(event) for event in events]]

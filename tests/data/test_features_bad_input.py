@@ -91,7 +91,7 @@ def test_bad_values_in_fit(changes, message):
 
 def test_missing_and_doubled_columns():
     processor = TabularFeatureProcessor(FIELDS)
-    with pytest.raises(ValueError, match="no column 'x'; the columns are"):
+    with pytest.raises(ValueError, match="no column 'x'; its columns are"):
         processor.fit({"label": [0], "c": ["a"]})
     doubled = pa.Table.from_arrays([pa.array([0])] * 4, names=["label", "c", "x", "x"])
     with pytest.raises(ValueError, match=r"duplicate columns \['x'\]"):

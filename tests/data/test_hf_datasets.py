@@ -80,11 +80,17 @@ def test_log_of_plain_events():
         same(log, InteractionLog.from_dataset(kind(events.to_dict())))
         same(titled, InteractionLog.from_dataset(events, items=kind(items)))
     same(log, InteractionLog.from_dataset(events.to_pandas().convert_dtypes()))
+    same(log, InteractionLog.from_dataset(events.to_list()))
+    same(log, InteractionLog.from_dataset(iter(events.to_list())))
     with pytest.raises(ValueError, match="'label'"):
         InteractionLog.from_dataset(events.remove_columns("label"))
     for wrong, told in (
         ({**events.to_dict(), "label": 1}, "data: the column 'label' is no list of values, got 1"),
-        ([1], "data: got list; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns"),
+        (
+            1,
+            "data: got int; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns, a list of",
+        ),
+        ([1], "row 1: expected a dict of columns, got int 1"),
         (events.to_pandas().assign(label=[pd.NA, 1, 0]), r"column 'label': 1 of 3 values are missing \(row 1: None\)"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -15,7 +15,6 @@ import pytest
 
 from lmctr.data import TabularFeatureProcessor
 from lmctr.data.features.canonical import canonical_text, canonical_words, neutral_text, neutral_words
-from lmctr.data.features.vocabulary import Vocabulary
 
 WORDS = ("a", "B", "a b", "nan", "None", "NA", "True", "FALSE", "true", "007", "1e3", "5.0", "5", "-0", "ü", "汉,字")
 WORDS += ('say "x"', "x;y", "two\nlines", "0.10", "0.1", "+3", "1_0", "inf", "2024-01-01", "2024-01-01T10:00:00", "'")
@@ -236,20 +235,12 @@ def test_a_declared_type_is_checked_and_kept(tmp_path):
     assert text([{"a": 7}, {"a": "07"}])["input_ids"].tolist() == [[1], [2]]
 
 
-def test_processors_without_types_keep_their_form():
-    """What an older version fitted has no types in its statistics: texts are as they stand there."""
-    processor = TabularFeatureProcessor([{"name": "a", "type": "categorical"}], label=None).fit(
-        {"a": ["5.0", " x", "True"]}
-    )
-    del processor.statistics["value_types"]
-    state = processor.state
-    state.__dict__.pop("value_types", None)
-    state.vocabularies["a"] = Vocabulary(pa.array(["5.0", " x", "True"]))
-    processor._set_state(state)
-    given = ["5.0", "5", " x", "x", "True", "true", 5.0, True]
-    wanted = [2, 1, 3, 1, 4, 1, 1, 1]
-    assert [processor([{"a": value}])["input_ids"].item() for value in given] == wanted
-    assert processor.transform({"a": given})["input_ids"][:, 0].tolist() == wanted
+def test_a_processor_without_the_types_of_its_values_is_refused(tmp_path):
+    processor = TabularFeatureProcessor([{"name": "a", "type": "categorical"}], label=None).fit({"a": ["5.0", "x"]})
+    del processor.statistics["value_types"]["a"]
+    processor.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="no value type of the field 'a'; fit anew"):
+        TabularFeatureProcessor.from_pretrained(tmp_path)
 
 
 def test_numbers_beyond_64_bits_in_numeric_fields():

@@ -1,5 +1,6 @@
 """Rows of one or several candidates: the sampler, the histories, what a candidate may see, files and raw requests."""
 
+import dataclasses
 import json
 import pickle
 
@@ -22,6 +23,7 @@ from lmctr.data import (
     split_log,
     sumi_rows,
 )
+from lmctr.statistics import StatisticsReader
 
 
 @settings(max_examples=60, deadline=None)
@@ -230,56 +232,33 @@ def test_raw_requests_give_the_batches_of_the_view():
         assert torch.equal(values, real), name
 
 
-def test_statistics_are_read_by_event():
+def test_numbers_of_ones_own_are_standardised_as_in_the_training_samples(tmp_path):
+    """Columns of the log's context, as every family reads them."""
     log = sequence_log()
-    values = np.arange(log.num_events * 2, dtype=np.float32).reshape(-1, 2)
-    processor = SequenceProcessor.fit(log, statistics=["clicks", "shows"])
-    view = SequenceView(log, processor, values)
-    events = log.sample_events()
-    assert np.array_equal(view.batch(events[:3])["statistics"].numpy(), values[events[:3]])
-    with pytest.raises(ValueError, match="statistics: got none"):
-        SequenceView(log, processor)
-    with pytest.raises(ValueError, match="statistics"):
-        SequenceView(log, SequenceProcessor.fit(log), values)
-
-
-def test_statistics_are_standardised_as_in_the_training_samples(tmp_path):
-    log = sequence_log()
+    names = ["clicks", "shows", "same"]
     values = np.random.default_rng(0).normal(3.0, 5.0, (log.num_events, 3))
     values[:, 2] = 7.0  # does not vary
     events = log.sample_events()
     train, rest = events[::2], events[1::2]
     values[train[0], 0] = values[rest[0], 1] = np.nan
-    processor = SequenceProcessor.fit(log, train, statistics=["clicks", "shows", "same"], statistics_of_events=values)
+    log = dataclasses.replace(log, context=pa.table(dict(zip(names, values.T))))
+    reader = StatisticsReader.fit(log, train, "context")
+    assert reader.context == tuple(names)
+    processor = SequenceProcessor.fit(log, train, statistics_reader=reader)
     own = values[train]
     mean, std = np.nanmean(own, axis=0), np.nanstd(own, axis=0)
-    batch = SequenceView(log, processor, values).batch(events)["statistics"].numpy()
+    batch = SequenceView(log, processor).batch(events)["statistics"].numpy()
     wanted = np.nan_to_num((values[events] - mean) / np.where(std > 0, std, 1.0))
     np.testing.assert_allclose(batch, wanted, atol=1e-5)
     assert (batch[:, 2] == 0).all()
     processor.save_pretrained(tmp_path)
     again = SequenceProcessor.from_pretrained(tmp_path)
-    assert again.fingerprint == processor.fingerprint
-    assert again.fingerprint != SequenceProcessor.fit(log, train, statistics=["clicks", "shows", "same"]).fingerprint
+    assert again.fingerprint == processor.fingerprint != SequenceProcessor.fit(log, train).fingerprint
     raw = [[[1.0, None, 7.0]]]
     served = again([[]], [[100]], times=[5], statistics=raw)["statistics"].numpy()
     np.testing.assert_allclose(served[0, 0], [(1.0 - mean[0]) / std[0], 0.0, 0.0], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        ({"statistics_mean": [0.0]}, "statistics_std: got None"),
-        ({"statistics_mean": [0.0, 1.0], "statistics_std": [1.0]}, "statistics_mean: got (0.0, 1.0)"),
-        ({"statistics_mean": [0.0], "statistics_std": [0.0]}, "accepted: numbers above 0"),
-        ({"statistics_prior": 1.5}, "statistics_prior: got 1.5, accepted: a rate from 0 to 1"),
-        ({"statistics_prior": "a"}, "statistics_prior: got 'a'"),
-    ],
-)
-def test_scales_that_do_not_fit_the_statistics(scale, message):
-    with pytest.raises(ValueError) as error:
-        SequenceProcessor(statistics=["clicks"], **scale)
-    assert message in str(error.value)
+    with pytest.raises(ValueError, match=r"statistics: got \['clicks'\]; a statistics_reader names them"):
+        SequenceProcessor(statistics=["clicks"])
 
 
 HISTORY = [{"item": 100, "behavior": "like", "scenario": "home", "time": 5}]

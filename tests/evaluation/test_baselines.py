@@ -9,7 +9,7 @@ import pytest
 
 from lmctr.data import InteractionLog
 from lmctr.evaluation import baselines, metrics
-from lmctr.statistics import history_features
+from lmctr.statistics import STATISTIC_SETS, StatisticsReader, resolve_statistics
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None]
 YEARS = [1990, None, 2001, 2010, 1977, 2000]
@@ -67,15 +67,19 @@ def loop_features(log, event, prior, strength):
     ]
 
 
+def basic_statistics(log, events, prior, strength=10.0):
+    return StatisticsReader(resolve_statistics("basic", log), prior, strength=strength).raw(log, events)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_features_equal_the_loop(seed):
     log = make_log(seed)
     events = np.random.default_rng(seed).permutation(log.num_events)[:120]
-    features = history_features.history_features(log, events, prior=0.4, strength=3.0)
-    assert features.names == history_features.HISTORY_FEATURES
+    assert resolve_statistics("basic", log) == STATISTIC_SETS["basic"]
+    features = basic_statistics(log, events, prior=0.4, strength=3.0)
     expected = [loop_features(log, event, 0.4, 3.0) for event in events]
-    np.testing.assert_allclose(features.values, expected, rtol=1e-12, atol=1e-12)
-    assert np.isnan(features.values).any(axis=0)[[4, 5, 6, 7, 8, 9, 10]].all()  # the loop has met every missing value
+    np.testing.assert_allclose(features, expected, rtol=1e-12, atol=1e-12)
+    assert np.isnan(features).any(axis=0)[[4, 5, 6, 7, 8, 9, 10]].all()  # the loop has met every missing value
 
 
 def test_counting_equals_the_formula():
@@ -92,11 +96,8 @@ def test_counting_equals_the_formula():
             assert probability == pytest.approx(odds / (1 + odds), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "baseline",
-    [baselines.counting_baseline, baselines.logistic_regression_baseline, baselines.gradient_boosting_baseline],
-)
-def test_nothing_at_or_after_a_second_is_seen(baseline):
+@pytest.mark.parametrize("name", ["counting", "logistic_regression", "gradient_boosting"])
+def test_nothing_at_or_after_a_second_is_seen(name):
     """Change every label from one second on: predictions up to and including that second stay, later ones move."""
     log = make_log(4, num_events=600, seconds=300, unlabelled=0.0)
     splits = make_splits(log)
@@ -111,7 +112,7 @@ def test_nothing_at_or_after_a_second_is_seen(baseline):
         feedback=log.feedback,
         catalogue=log.catalogue,
     )
-    before, after = baseline(log, splits)["test"], baseline(changed, splits)["test"]
+    before, after = (baselines.baseline_predictions(data, splits)[name]["test"] for data in (log, changed))
     known = log.time[splits.test] <= second
     assert 0 < known.sum() < len(known)
     np.testing.assert_array_equal(before[known], after[known])
@@ -123,8 +124,9 @@ def test_only_the_training_part_is_fitted_on():
     log = make_log(5, num_events=600)
     splits = make_splits(log)
     fewer = SimpleNamespace(train=splits.train, validation=splits.validation[:0], test=splits.test[::3])
-    for baseline in (baselines.counting_baseline, baselines.gradient_boosting_baseline):
-        every, some = baseline(log, splits), baseline(log, fewer)
+    of_all, of_fewer = (baselines.baseline_predictions(log, parts) for parts in (splits, fewer))
+    for name, every in of_all.items():
+        some = of_fewer[name]
         np.testing.assert_array_equal(every["test"][::3], some["test"])
         np.testing.assert_array_equal(every["train"], some["train"])
         assert some["validation"].shape == (0,)
@@ -144,6 +146,10 @@ def planted_log(seed=0, num_users=60, per_user=80):
     return InteractionLog.from_columns(user, item, time, label, catalogue=catalogue)
 
 
+def boosted(log, splits):
+    return baselines.baseline_predictions(log, splits)["gradient_boosting"]
+
+
 def test_gradient_boosting_learns_runs_and_tastes():
     log = planted_log()
     splits = make_splits(log)
@@ -151,22 +157,21 @@ def test_gradient_boosting_learns_runs_and_tastes():
     assert result["gradient_boosting"]["test"]["auc"] > 0.72
     assert result["gradient_boosting"]["test"]["auc"] > result["counting"]["test"]["auc"] + 0.1
     labels = log.label[splits.test]
-    expected = baselines.gradient_boosting_baseline(log, splits, seed=1)["test"]
-    assert result["gradient_boosting"]["test"]["auc"] == metrics.auc(labels, expected)
+    expected = baselines.baseline_predictions(log, splits, seed=1)
+    assert result["gradient_boosting"]["test"]["auc"] == metrics.auc(labels, expected["gradient_boosting"]["test"])
     assert set(result) == {"counting", "logistic_regression", "gradient_boosting"}
-    expected = baselines.logistic_regression_baseline(log, splits)["test"]
-    assert result["logistic_regression"]["test"]["auc"] == metrics.auc(labels, expected)
+    assert result["logistic_regression"]["test"]["auc"] == metrics.auc(labels, expected["logistic_regression"]["test"])
     assert result["logistic_regression"]["test"]["auc"] > result["counting"]["test"]["auc"] + 0.1
     assert set(result["counting"]) == {"validation", "test"}
     keys = {"auc", "log_loss", "grouped_auc", "user_auc", "normalized_entropy", "expected_calibration_error"}
     assert set(result["counting"]["test"]) == keys | {"num_samples", "positive_rate"}
 
 
-@pytest.mark.parametrize("baseline", [baselines.logistic_regression_baseline, baselines.gradient_boosting_baseline])
-def test_a_refit_reads_the_labels_of_validation_for_the_test_part_only(baseline):
+@pytest.mark.parametrize("name", ["logistic_regression", "gradient_boosting"])
+def test_a_refit_reads_the_labels_of_validation_for_the_test_part_only(name):
     log = planted_log(seed=3, num_users=20)
     splits = make_splits(log)
-    plain, refit = baseline(log, splits), baseline(log, splits, refit=True)
+    plain, refit = (baselines.baseline_predictions(log, splits, refit=refit)[name] for refit in (False, True))
     for part in ("train", "validation"):
         np.testing.assert_array_equal(plain[part], refit[part])
     assert (plain["test"] != refit["test"]).any()
@@ -174,7 +179,7 @@ def test_a_refit_reads_the_labels_of_validation_for_the_test_part_only(baseline)
     joined = SimpleNamespace(
         train=np.concatenate([splits.train, splits.validation]), validation=splits.validation[:0], test=splits.test
     )
-    assert np.corrcoef(baseline(log, joined)["test"], refit["test"])[0, 1] > 0.9
+    assert np.corrcoef(baselines.baseline_predictions(log, joined)[name]["test"], refit["test"])[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("num_train", [300, 1500])
@@ -187,28 +192,27 @@ def test_few_training_samples_do_not_make_it_overconfident(num_train):
 
 
 def test_a_catalogue_without_genres_or_year_has_fewer_features():
-    names = history_features.HISTORY_FEATURES
+    names = STATISTIC_SETS["basic"]
     log = make_log(catalogue=pa.table({"item_id": list(range(6)), "genres": GENRES}))
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:10]
+    assert resolve_statistics("basic", log) == names[:10]
     log = make_log(catalogue=pa.table({"item_id": list(range(6)), "year": YEARS}))
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:]
+    assert resolve_statistics("basic", log) == names[:4] + names[7:]
     # columns of these names in another type are other columns
     other = pa.table({"item_id": list(range(6)), "genres": ["a|b"] * 6, "year": ["1990"] * 6})
     log = make_log(catalogue=other)
-    assert history_features.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:10]
-    assert len(baselines.gradient_boosting_baseline(log, make_splits(log))["test"])
+    assert resolve_statistics("basic", log) == names[:4] + names[7:10]
+    assert len(boosted(log, make_splits(log))["test"])
     empty = pa.table({"item_id": list(range(6)), "genres": pa.array([[]] * 6, pa.list_(pa.string()))})
-    features = history_features.history_features(make_log(catalogue=empty), np.arange(5), 0.5)
-    assert np.isnan(features.values[:, 4:7]).all()
+    assert np.isnan(basic_statistics(make_log(catalogue=empty), np.arange(5), 0.5)[:, 4:7]).all()
 
 
 def test_weights_and_seed_reach_the_fit():
     weight = np.random.default_rng(0).uniform(0.1, 5, 2000)
     plain, weighted = make_log(6, num_events=2000), make_log(6, num_events=2000, weight=weight)
     splits = make_splits(plain)
-    first = baselines.gradient_boosting_baseline(plain, splits)["test"]
-    assert (first != baselines.gradient_boosting_baseline(weighted, splits)["test"]).any()
-    np.testing.assert_array_equal(first, baselines.gradient_boosting_baseline(plain, splits)["test"])
+    first = boosted(plain, splits)["test"]
+    assert (first != boosted(weighted, splits)["test"]).any()
+    np.testing.assert_array_equal(first, boosted(plain, splits)["test"])
 
 
 def test_forty_five_thousand_events_take_seconds():
@@ -228,11 +232,11 @@ def test_errors():
     with pytest.raises(ValueError, match="strength must be greater than 0, got 0"):
         baselines.counting_baseline(log, splits, strength=0)
     with pytest.raises(ValueError, match="prior must lie between 0 and 1"):
-        history_features.history_features(log, splits.test, prior=1.0)
+        basic_statistics(log, splits.test, prior=1.0)
     one_class = SimpleNamespace(
         train=splits.train[log.label[splits.train] == 1], validation=splits.validation, test=splits.test
     )
-    for baseline in (baselines.counting_baseline, baselines.gradient_boosting_baseline):
+    for baseline in (baselines.counting_baseline, boosted):
         with pytest.raises(ValueError, match=r"of 1 class\(es\): a baseline needs positives and negatives"):
             baseline(log, one_class)
     unlabelled = np.flatnonzero(log.label < 0)

@@ -72,6 +72,7 @@ def test_a_frame_is_trained_on_as_its_file_is(table, tmp_path, monkeypatch):
     forms = {
         "frame": table,
         "arrow": pa.Table.from_pandas(table, preserve_index=False),
+        "rows": table.to_dict("records"),
         "dataset": datasets.Dataset.from_pandas(table),
         "dict": table.to_dict("list"),
         "polars": OfPolars(table),
@@ -137,7 +138,7 @@ def test_what_was_trained_on_is_kept(table, tmp_path):
         ),
         ({"model": "din"}, r"state it: time=COLUMN; .*lmctr train \S*rows.parquet --model deepfm"),
         ({"model": "din", "negatives": 0}, "^negatives=0: accepted: a number from 1"),
-        ({"recipe": [1, 2]}, "data: got list; accepted: a pyarrow table"),
+        ({"recipe": [1, 2]}, "row 1: expected a dict of columns, got int 1"),
         ({"recipe": {"data": {}, "model": {}}}, "^model: of data, a table or a data file; this is a recipe"),
         ({"recipe": "deepfm/synthetic"}, "^model goes with a data file .lmctr train clicks.csv --model din"),
         ({"recipe": None, "model": None}, "recipe: expected the groups, a file or a name, got null"),

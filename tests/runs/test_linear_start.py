@@ -9,7 +9,7 @@ from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.data import load_log, split_log
-from lmctr.evaluation.baselines import logistic_regression_baseline
+from lmctr.evaluation.baselines import baseline_predictions
 from lmctr.runs import train
 from lmctr.runs.inputs.linear_start import LinearSamples, start_linear
 from lmctr.statistics import StatisticsReader
@@ -71,7 +71,7 @@ def test_without_weights_it_is_the_baseline_and_a_refit_fits_it_on_both_parts(tm
     for refit, options in ((False, {}), (True, {"eval_strategy": "epoch", "save_strategy": "epoch"})):
         run = run_of("sequence", tmp_path / str(refit), recency_half_life=None, refit=refit, **options)
         if not refit:
-            expected = logistic_regression_baseline(log, splits)["test"]
+            expected = baseline_predictions(log, splits)["logistic_regression"]["test"]
         else:  # statistics, too, are scaled by both parts
             both = np.concatenate([splits.train, splits.validation])
             reader, regression = fitted(log, both, None)

@@ -1,16 +1,14 @@
-"""`data.statistics` in recipes of sequences and of tables that read a log; processors from before there were readers."""
+"""`data.statistics` in recipes of sequences and of tables that read a log."""
 
 import numpy as np
 import pytest
 
-from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs import input_of
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.runs.starting import recipe_for_file
 from lmctr.statistics import ItemStatistics, factors
-from lmctr.statistics.history_features import history_features
 
 OPTIONS = {"num_users": 30, "num_items": 20, "events_per_user": 30}
 
@@ -65,28 +63,6 @@ def test_a_table_of_a_log_has_the_readers_columns(tmp_path):
 def test_recipes_that_tables_cannot_follow(data, message):
     with pytest.raises(RecipeError, match=message):
         opened("dnn", **data)
-
-
-def test_processors_from_before_there_were_readers(tmp_path):
-    """They hold mean and deviation of the values that they were given: rates as they are, counts as log(1 + count)."""
-    names = ["user_rate", "log_item_count", "last_5_mean"]
-    view = opened("din", statistics=names)
-    view.check()
-    log, events = view.log, np.concatenate([own for _, own in view.splits.items()])
-    prior = 0.3  # of another training than the data at hand
-    found = history_features(log, events, prior)
-    columns = dict(zip(found.names, found.values.T))
-    given = np.full((log.num_events, 3), np.nan)
-    given[events] = np.column_stack([columns["user_rate"], np.log1p(columns["item_count"]), columns["last_5_mean"]])
-    options = {"statistics": names, "statistics_of_events": given, "statistics_prior": prior}
-    SequenceProcessor.fit(log, view.splits.train, **options).save_pretrained(tmp_path)
-    processor = view.load_processor(tmp_path)
-    assert processor.statistics_reader is None
-    assert processor.statistics_prior == prior
-    view.open(processor)
-    wanted = np.nan_to_num((given - np.array(processor.scaling.mean)) / np.array(processor.scaling.std))
-    some = view.splits.test[:20]
-    np.testing.assert_allclose(view.view.batch(some)["statistics"].numpy(), wanted[some], atol=1e-5)
 
 
 def _clicks(path, comes_back):

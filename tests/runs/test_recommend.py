@@ -305,7 +305,7 @@ def test_the_command_writes_them(runs, log, tmp_path, capsys):
             "time: 'soon' is no time to rank at; accepted: unix seconds in the past, or a text such as",
         ),
         ({"time": 4_000_000_000}, "time: 4000000000 is no time to rank at"),
-        ({"users": {"user": [101]}}, "no column 'who'; the columns are .'user'."),
+        ({"users": {"user": [101]}}, "no column 'who'; its columns are .'user'."),
         ({"users": [101]}, "no column 'place': scores depend on where a candidate is shown"),
         ({"items": ["i99"]}, r"column 'what': 1 of 1 values are not in the log's catalogue \(row 1: 'i99'\)"),
     ],

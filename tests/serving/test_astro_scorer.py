@@ -9,6 +9,7 @@ from sequence_rows import BEHAVIORS, SCENARIOS, sequence_log
 from lmctr import ASTROConfig, ASTROForCTR, SequenceProcessor
 from lmctr.models.astro.layers import RelativeBias, Temperature
 from lmctr.serving import UserState, score
+from lmctr.statistics import StatisticsReader
 
 STRATEGIES = [
     {"name": "like", "behaviors": ["like"]},
@@ -137,7 +138,11 @@ def test_states_travel_and_know_their_model(tmp_path):
 
 
 def test_features_and_statistics_in_requests():
-    model, processor = make(item_features=["genres"], user_features=["country"], statistics=["shows"])
+    model, processor = make(
+        item_features=["genres"],
+        user_features=["country"],
+        statistics_reader=StatisticsReader(("user_count",), 0.5, mean=(0.0,), scale=(1.0,)),
+    )
     history, user = events_of(5, 6), {"country": "c1"}
     time = history[-1]["time"] + 1
     candidates = [{"item": 100 + i, "user": user, "statistics": [float(i)]} for i in range(4)]

@@ -9,6 +9,7 @@ from sequence_rows import BEHAVIORS, SCENARIOS, sequence_log
 import lmctr
 from lmctr import SequenceProcessor
 from lmctr.serving import UserState, score, scorer_for
+from lmctr.statistics import StatisticsReader
 
 SMALL = {
     "din": {"embedding_dim": 8},
@@ -62,7 +63,8 @@ def one_by_one(model, processor, history, candidates, time):
 @pytest.mark.parametrize("family", list(SMALL))
 def test_statistics_of_candidates_count_past_the_network_too(family):
     """Whether a request is scored on its own or as a row; kept in part by models that keep the history."""
-    model, processor = make(family, statistics=["shows", "clicks"])
+    reader = StatisticsReader(("last_5_mean", "last_20_mean"), 0.5, mean=(0.0, 0.0), scale=(1.0, 1.0))
+    model, processor = make(family, statistics_reader=reader)
     with torch.no_grad():
         model.statistics_skip.weight.copy_(torch.tensor([[0.5, -2.0]]))
     history = events_of(5, 6)

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from lmctr.training.checkpoints import (
@@ -89,11 +87,3 @@ def test_a_wrong_bit_in_a_checkpoint_sends_the_run_to_the_one_before(tmp_path):
     found, skipped = newest_complete_checkpoint(tmp_path)
     assert found == good
     assert skipped[0].startswith(f"{bad} is not complete: model.safetensors is damaged: its 100 bytes")
-
-
-def test_markers_of_earlier_versions_list_sizes(tmp_path):
-    checkpoint = write(tmp_path, 10)
-    sizes = {name: entry["size"] for name, entry in read_marker(checkpoint)["files"].items()}
-    assert sizes == {"model.safetensors": 100, "trainer_state.json": 2}
-    (checkpoint / MARKER).write_text(json.dumps({"files": sizes, "global_batch_size": 8}))
-    assert read_marker(checkpoint)["files"] == sizes

@@ -7,7 +7,8 @@ from toy_training import ToyCollator, ToyDataset, make_model, make_trainer
 from lmctr import SequenceProcessor
 from lmctr.data import SequenceCollator, SequenceDataset, SequenceView, split_log
 from lmctr.data.synthetic.sequence import synthetic_sequence_log
-from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
+from lmctr.training.recency import WeightedCollator, recency_weights
+from lmctr.training.sampler import FillerDataset
 
 
 def plain_weights(times, half_life):
@@ -70,7 +71,7 @@ def test_rows_of_a_log(candidates):
     real = dataset.rows >= 0
     assert real.all() == (candidates == 1)
     assert np.array_equal(times[real], log.time[dataset.rows[real]])
-    weighted = WeightedDataset(dataset, recency_weights(times, 20.0))
+    weighted = FillerDataset(dataset, recency_weights(times, 20.0))
     places = [0, 3, len(dataset) - 1]
     batch = WeightedCollator(SequenceCollator(view))(weighted.__getitems__(places))
     expected = 0.5 ** ((log.time[train].max() - times[places]) / 86400 / 20.0)

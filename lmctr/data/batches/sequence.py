@@ -94,9 +94,7 @@ class SequenceView(LogBatches):
     Args:
         log: the log. Behaviour types are its feedback codes.
         processor: the fitted [`SequenceProcessor`].
-        statistics: (E, Fs) float array of what is known about each event's item just before the event, in the order of the
-            processor's `statistics`, which scales them; required where the processor names some and has no `statistics_reader`.
-        samples: events whose statistics will be asked for, where a `statistics_reader` gives them; default: all samples.
+        samples: events whose statistics will be asked for, where the processor's `statistics_reader` gives some; default: all samples.
 
     Raises:
         ValueError: behaviours, scenarios or tasks of the log that the processor does not know; missing feature columns.
@@ -106,7 +104,6 @@ class SequenceView(LogBatches):
         self,
         log: InteractionLog,
         processor: SequenceProcessor,
-        statistics: np.ndarray | None = None,
         samples: np.ndarray | None = None,
     ):
         check_kind(log, InteractionLog, "log")
@@ -128,25 +125,12 @@ class SequenceView(LogBatches):
                 raise ValueError(
                     f"the processor's task {task!r} is no label of the log: it has {['label', *log.extra_labels]}."
                 )
-        reader, shape = processor.statistics_reader, (log.num_events, len(processor.statistics))
+        reader, self.statistics = processor.statistics_reader, None
         if reader is not None:
-            if statistics is not None:
-                raise ValueError("statistics: the processor's statistics_reader gives them; leave them out.")
             task = processor.tasks[0]
             label = log.label if task == "label" else log.extra_labels[task]
             events = np.unique(self.samples(samples))
             self.statistics = EventStatistics(events, reader.of_events(log, events, label=label))
-        elif (statistics is None) != (not processor.statistics) or (
-            statistics is not None and statistics.shape != shape
-        ):
-            found = "none" if statistics is None else f"shape {statistics.shape}"
-            raise ValueError(
-                f"statistics: got {found}, the processor {list(processor.statistics)} needs shape {shape}."
-            )
-        else:
-            self.statistics = None
-            if statistics is not None:
-                self.statistics = EventStatistics(np.arange(log.num_events), processor.scaling.scaled(statistics))
 
     def rows(
         self,

@@ -99,8 +99,7 @@ def text_codes(
     """Values of a categorical column as codes into distinct texts. Null, NaN and empty text are missing.
 
     Args:
-        value_type: the canonical form (see [`lmctr.data.features.canonical`]); "neutral": before a type is known; None: as processors
-            were fitted before there were types, which take texts as they stand.
+        value_type: the canonical form (see [`lmctr.data.features.canonical`]); None: before a type is known.
 
     Returns:
         (N,) int32 codes, -1 where missing, and a large_string array without nulls (its values need not be unique).
@@ -126,12 +125,10 @@ def text_codes(
     kind = words.type
     if field.extract is not None:
         words = _extract(words, field, rows, codes, array)
-    elif value_type is None:
-        words = _old_words(words)
     else:
         words = neutral_words(words)
         kinds_apart = not (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
-        if value_type != "neutral" and kinds_apart:
+        if value_type is not None and kinds_apart:
             words = canonical_words(words, value_type)
     empty = pc.or_kleene(pc.is_null(words), pc.equal(words, "")).fill_null(True).to_numpy(zero_copy_only=False)
     if empty.any():
@@ -165,16 +162,6 @@ def crossed_words(words: pa.Array, kinds: Sequence[str | None]) -> pa.Array:
         )
     ]
     return pc.binary_join_element_wise(*texts, pa.scalar(CROSSED, pa.large_string()))
-
-
-def _old_words(words: pa.Array) -> pa.Array:
-    """Values as texts in the form of processors without types."""
-    if not pa.types.is_floating(words.type):
-        return words.cast(pa.large_string())
-    numbers = words.fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float64)
-    whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-    text = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.large_string())
-    return pc.if_else(pa.array(whole), text, pc.cast(pa.array(numbers, from_pandas=True), pa.large_string()))
 
 
 def _filled(array: pa.Array, missing: float) -> np.ndarray:

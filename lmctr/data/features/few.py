@@ -193,8 +193,6 @@ def _text_of(field: Field, kind: str | None) -> Callable[[Any], str | None]:
     """From a value of a field to the text that stands in its vocabulary, None where missing."""
     if field.extract is not None:
         return lambda value: _part_of_time(value, field)
-    if kind is None:
-        return _old_text
 
     def text_of(value: Any) -> str | None:
         if type(value) is int:
@@ -299,16 +297,3 @@ def _part_of_time(value: Any, field: Field) -> str | None:
     if field.extract == "weekend":
         return str(int(moment.weekday() >= 5))
     return str(moment.weekday() if field.extract == "weekday" else getattr(moment, field.extract))
-
-
-def _old_text(value: Any) -> str | None:
-    """A value in the form of processors without types."""
-    if isinstance(value, str):
-        return value or None
-    if type(value) is float and (value != value or abs(value) >= 2**53 or value != math.floor(value)):
-        if value != value:
-            return None
-        raise _NotPlain
-    if type(value) not in (int, bool, float, type(None)):
-        raise _NotPlain
-    return neutral_text(int(value) if type(value) is float else value)

@@ -126,6 +126,11 @@ class Field:
         """Whether a vocabulary is counted under the field's name."""
         return self.type != "numeric" and self.hash_buckets is None and self.share_with is None
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether its values are of a type, see [`lmctr.data.features.canonical`]: no parts of times, no pairs."""
+        return self.type != "numeric" and self.extract is None and self.cross is None
+
     def curved(self, values: np.ndarray) -> np.ndarray:
         """Numbers (float64, NaN stays NaN) after `before`."""
         if self.before == "log1p":
@@ -317,9 +322,7 @@ def override_fields(
             wanted = "a list of field names" if accepted is list else "a mapping"
             raise ValueError(f"{where}.{key}: expected {wanted}, got {value!r}.")
     for key in ("only", "drop"):
-        for name in overrides.get(key, ()):
-            if name not in result:
-                raise ValueError(unknown_key_message(name, result, f"{where}.{key}").replace("key", "field", 1))
+        refuse_unknown(overrides.get(key, ()), result, f"{where}.{key}", what="field")
     if "only" in overrides:
         result = {name: field for name, field in result.items() if name in overrides["only"]}
     for name in overrides.get("drop", ()):

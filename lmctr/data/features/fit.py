@@ -26,8 +26,7 @@ class FittedState:
         vocabularies: by the name of the field that owns it.
         bounds: (B - 1,) float64 inner bounds of the bins of each quantile field.
         moments: mean and standard deviation of each standardised field.
-        statistics: rows, positive rate, and for each field the number of missing values and of distinct values; `value_types` by field
-            (absent where an older version fitted).
+        statistics: rows, positive rate, and for each field the number of missing values and of distinct values; `value_types` by field.
     """
 
     vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class FittedState:
 
     @cached_property
     def value_types(self) -> dict[str, str]:
-        """The type of the values of each categorical and list field; nothing of those that an older version fitted."""
+        """The type of the values of each categorical and list field."""
         return dict(self.statistics.get("value_types", {}))
 
 
@@ -61,11 +60,7 @@ class Fitter:
         self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
         self._quantile = [f for f in fields if f.transform == "quantile"]
         self._sample = _RowSample(len(self._quantile), sample_rows, seed)
-        self._owner = {
-            f.name: f.share_with or f.name
-            for f in fields
-            if f.type != "numeric" and f.extract is None and f.cross is None
-        }
+        self._owner = {f.name: f.share_with or f.name for f in fields if f.is_typed}
         declared = {f.name: f.value_type for f in fields}
         # Types that the values of a vocabulary's fields may still be of; None where the type is declared
         self._types = {name: None if declared[name] else VALUE_TYPES for name in self._owner.values()}
@@ -110,9 +105,9 @@ class Fitter:
     def _coded(self, field_: Field, values: pa.Array, rows: Rows) -> tuple[np.ndarray, pa.Array]:
         """Codes and texts: canonical ones of a declared type, whose values are checked, else neutral ones."""
         if field_.cross is not None:
-            return cross_codes(field_.parts, rows, ["neutral"] * 2)
+            return cross_codes(field_.parts, rows, [None] * 2)
         kind = self._declared.get(self._owner.get(field_.name))
-        codes, words = text_codes(values, field_, rows, kind or "neutral")
+        codes, words = text_codes(values, field_, rows, kind)
         if kind is not None:
             wrong = ~fits(words, kind).to_numpy(zero_copy_only=False)
             accepted = "Declare value_type: text, or leave value_type out."

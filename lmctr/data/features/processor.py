@@ -41,7 +41,7 @@ from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.rows import check_kind, check_list, is_column
-from lmctr.utils.suggest import errors_of, unknown_key_message
+from lmctr.utils.suggest import errors_of, refuse_unknown
 
 from .columns import Rows
 from .extend import extend_state
@@ -469,8 +469,7 @@ class TabularFeatureProcessor(FittedExtractor):
     @staticmethod
     def _field(name: str, accepted: Sequence[Field], where: str) -> Field:
         found = {field.name: field for field in accepted}
-        if name not in found:
-            raise ValueError(unknown_key_message(name, found, where))
+        refuse_unknown([name], found, where)
         return found[name]
 
     def lookup(self, name: str, values: Sequence[Any]) -> np.ndarray:
@@ -584,6 +583,10 @@ class TabularFeatureProcessor(FittedExtractor):
                 raise ValueError(
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
                     "belong to this preprocessor_config.json."
+                )
+            if field.is_typed and field.name not in self.state.value_types:
+                raise ValueError(
+                    f"{where}: `statistics` of preprocessor_config.json has no value type of the field {field.name!r}; fit anew."
                 )
 
 

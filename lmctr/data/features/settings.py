@@ -13,7 +13,7 @@ from transformers import FeatureExtractionMixin
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 from .fields import Field
 
@@ -45,9 +45,7 @@ class FittedExtractor(FeatureExtractionMixin):
         cls.settings = tuple(name for name in names if name not in ("self", "kwargs", *cls.fitted))
 
     def __init__(self, **kwargs: Any) -> None:
-        for key in kwargs:
-            if key not in _IGNORED:
-                raise ValueError(unknown_key_message(key, self.settings, type(self).__name__))
+        refuse_unknown((key for key in kwargs if key not in _IGNORED), self.settings, type(self).__name__)
         super().__init__()
 
     def to_dict(self) -> dict[str, Any]:

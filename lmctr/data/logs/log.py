@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lmctr.data import hf_datasets
+from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
@@ -361,7 +362,7 @@ class InteractionLog:
                 raise ValueError(f"{where}: {name} is None; every log has it.")
         tables = {"catalogue": catalogue, "users": users, "context": context}
         catalogue, users, context = (
-            None if table is None else hf_datasets.arrow_table(table, name) for name, table in tables.items()
+            None if table is None else arrow_table(table, name) for name, table in tables.items()
         )
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}

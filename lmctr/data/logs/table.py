@@ -47,7 +47,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.hf_datasets import arrow_table
+from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, read_table
 from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
@@ -159,7 +159,7 @@ def log_from_table(
     """Builds a log from a table in memory.
 
     Args:
-        data: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame or a dict of columns.
+        data: what [`~lmctr.data.in_memory.arrow_tables`] takes: a pyarrow table, a `datasets` Dataset, a DataFrame, a dict of columns, a list of dicts.
         schema: the keys of a schema file as a dict, without `events`.
         catalogue: likewise, with a column `item_id`; in place of the schema's `catalogue`.
         users: likewise, with a column `user_id`; in place of the schema's `users`.

@@ -30,9 +30,7 @@ from lmctr.utils.arrow import is_list
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind, check_list, plain_id, whole_seconds
-from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown, unknown_key_message
-
-from .given_statistics import GivenStatistics
+from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
 _NEEDED = {"item": "the id of an item, a text or a whole number,", "time": "a number of seconds since 1970"}
 _CANDIDATE_KEYS = ("item", "scenario", "time")
 _MANY_NUMBERS = 100
+_NO_STATISTICS = "statistics"  # an empty list in all files, of which fingerprints are made
 
 
 class SequenceProcessor(FittedExtractor):
@@ -56,11 +55,10 @@ class SequenceProcessor(FittedExtractor):
         scenario_names: name of each scenario code; one name for logs without scenarios.
         tasks: label of each logit: "label", or names of the log's extra labels.
         max_history_length: latest events that a row holds; None keeps the whole lifetime.
-        statistics_reader: the statistics of a candidate that the model reads, as a [`~lmctr.statistics.StatisticsReader`] or its dict.
+        statistics_reader: the statistics of a candidate that the model reads, as a [`~lmctr.statistics.StatisticsReader`] or its dict; numbers of
+            one's own are columns of the log's `context`.
         behavior_labels: label (0, 1, or -1 for none) of each behaviour code, where the behaviour says it: what statistics of requests count
             where an event does not state its `label`, and what an event is that states only its `label`.
-        statistics: names of float columns of one's own that describe candidates, in place of a reader.
-        statistics_mean, statistics_std, statistics_prior: see [`~lmctr.data.processors.given_statistics.GivenStatistics`].
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
         others: the same of items of the catalogue that are out of vocabulary: their features are known all the same.
@@ -90,10 +88,6 @@ class SequenceProcessor(FittedExtractor):
         scenario_names: Sequence[str] = ("default",),
         tasks: Sequence[str] = ("label",),
         max_history_length: int | None = None,
-        statistics: Sequence[str] = (),
-        statistics_mean: Sequence[float] | None = None,
-        statistics_std: Sequence[float] | None = None,
-        statistics_prior: float | None = None,
         statistics_reader: StatisticsReader | Mapping[str, Any] | None = None,
         behavior_labels: Sequence[int] | None = None,
         item_feature_names: Sequence[str] = (),
@@ -105,19 +99,16 @@ class SequenceProcessor(FittedExtractor):
         fingerprint: str | None = None,
         **kwargs: Any,
     ):
+        if names := kwargs.pop(_NO_STATISTICS, None):
+            raise ValueError(
+                f"statistics: got {list(names)!s:.200}; a statistics_reader names them, and reads numbers of one's own from a log's context."
+            )
         super().__init__(**kwargs)
         self.behavior_names, self.scenario_names = tuple(behavior_names), tuple(scenario_names)
         self.tasks = tuple(tasks)
-        mean, std = (None if own is None else tuple(map(float, own)) for own in (statistics_mean, statistics_std))
-        given = GivenStatistics(tuple(statistics), mean, std, statistics_prior)
         if isinstance(statistics_reader, Mapping):
             statistics_reader = StatisticsReader.from_dict(statistics_reader)
-        if statistics_reader is not None and given != GivenStatistics():
-            raise ValueError(
-                "statistics: a statistics_reader names and scales its own; leave out statistics and their scale."
-            )
         self.statistics_reader = statistics_reader
-        self.scaling = given if statistics_reader is None else statistics_reader
         self.behavior_labels = None if behavior_labels is None else tuple(map(int, behavior_labels))
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
         self.max_history_length = max_history_length
@@ -152,12 +143,12 @@ class SequenceProcessor(FittedExtractor):
     @property
     def statistics(self) -> tuple[str, ...]:
         """Names of the statistics of a candidate, in order."""
-        return self.scaling.names
+        return () if self.statistics_reader is None else self.statistics_reader.names
 
     @property
     def statistics_prior(self) -> float | None:
-        """Positive rate that rates among them are smoothed towards, wherever the model is used; None if there are no rates."""
-        return self.scaling.prior
+        """Positive rate that rates among them are smoothed towards, wherever the model is used; None without statistics."""
+        return None if self.statistics_reader is None else self.statistics_reader.prior
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
@@ -172,9 +163,6 @@ class SequenceProcessor(FittedExtractor):
         min_count: int = 1,
         item_features: Sequence[str] = (),
         user_features: Sequence[str] = (),
-        statistics: Sequence[str] = (),
-        statistics_of_events: np.ndarray | None = None,
-        statistics_prior: float | None = None,
         statistics_reader: StatisticsReader | None = None,
         behavior_labels: Sequence[int] | None = None,
     ) -> SequenceProcessor:
@@ -186,9 +174,7 @@ class SequenceProcessor(FittedExtractor):
             min_count: items seen less often in the training part are out of vocabulary.
             item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
             user_features: columns of the log's user table.
-            tasks, max_history_length, statistics, statistics_prior, statistics_reader, behavior_labels: see the class.
-            statistics_of_events: (E, Fs) the statistics of each event's item just before the event, NaN where they are not known. With
-                it, the processor standardises them as they are in the training samples.
+            tasks, max_history_length, statistics_reader, behavior_labels: see the class.
 
         Raises:
             ValueError: an unknown task or column, `min_count` below 1, no training sample.
@@ -199,10 +185,7 @@ class SequenceProcessor(FittedExtractor):
             raise ValueError("train_events: there are none; the vocabulary comes from the training part.")
         if min_count < 1:
             raise ValueError(f"min_count: got {min_count}, accepted: a whole number from 1.")
-        for task in tasks:
-            if task != "label" and task not in log.extra_labels:
-                raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
-        given = GivenStatistics.fit(statistics, statistics_of_events, events, log.num_events, statistics_prior)
+        refuse_unknown(tasks, ["label", *log.extra_labels], "tasks")
         counts = item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
         table: dict[str, Any] = {"item_id": log.catalogue["item_id"].combine_chunks()}
@@ -240,7 +223,6 @@ class SequenceProcessor(FittedExtractor):
             items=catalogue.take(pa.array(rows)).combine_chunks(),
             others=catalogue.take(pa.array(rest)),
             features=features,
-            **given.settings(),
         )
 
     def item_codes(self, item_ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -396,7 +378,7 @@ class SequenceProcessor(FittedExtractor):
                     f"statistics: shape {values.shape}, expected {(num_rows, count, len(self.statistics))}: rows, candidates, and "
                     f"the columns {list(self.statistics)}."
                 )
-            batch["statistics"] = self.scaling.scaled(values)
+            batch["statistics"] = self.statistics_reader.scaled(values)
         elif statistics is not None:
             raise ValueError("statistics: the processor was fitted without any.")
         return BatchFeature(batch, tensor_type=return_tensors)
@@ -463,8 +445,9 @@ class SequenceProcessor(FittedExtractor):
                         f"{where} has another 'user' than candidate 0; the candidates of a request are of one user"
                     )
                 if names and np.shape(entry.get("statistics")) != (len(names),):
-                    hint = "" if self.statistics_reader is None else "; or predict with the run's table of items"
-                    raise ValueError(f"{where} needs 'statistics', a list of {', '.join(names)}{hint}")
+                    raise ValueError(
+                        f"{where} needs 'statistics', a list of {', '.join(names)}; or predict with the run's table of items"
+                    )
             if users:
                 options["users"].append(own[0]["user"])
             if names:
@@ -590,12 +573,10 @@ class SequenceProcessor(FittedExtractor):
 
     def _settings(self) -> dict[str, Any]:
         # What does not apply is left out, so that a processor has the fingerprint that it always had.
-        left_out = ("statistics_mean", "statistics_std", "statistics_prior", "statistics_reader", "behavior_labels")
-        values = {name: getattr(self, name) for name in self.settings if name not in left_out}
-        if self.statistics_reader is None:
-            values |= self.scaling.settings()
-        else:
-            values |= {"statistics": [], "statistics_reader": self.statistics_reader.to_dict()}
+        left_out = ("statistics_reader", "behavior_labels")
+        values = {name: getattr(self, name) for name in self.settings if name not in left_out} | {_NO_STATISTICS: []}
+        if self.statistics_reader is not None:
+            values["statistics_reader"] = self.statistics_reader.to_dict()
         if self.behavior_labels is not None:
             values["behavior_labels"] = self.behavior_labels
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -662,8 +643,7 @@ def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
 
 
 def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
-    if name not in table.column_names:
-        raise ValueError(unknown_key_message(name, table.column_names, f"{argument} (columns of {where})"))
+    refuse_unknown([name], table.column_names, f"{argument} (columns of {where})")
     column = table[name].combine_chunks()
     if is_list(column.type):
         return pc.binary_join(column.cast(pa.list_(pa.string())), "|")

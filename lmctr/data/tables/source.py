@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from lmctr.data.features.columns import Rows, group_codes
 from lmctr.data.features.times import seconds_of, time_kind
+from lmctr.data.in_memory import arrow_tables
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.arrow import of_other_library
 from lmctr.utils.progress import over
-from lmctr.utils.rows import is_column, plain_row, refuse_parts
-from lmctr.utils.suggest import first_listed, first_quoted
 
 from .arrays import array_of
 from .reading import stream_file
@@ -256,8 +254,7 @@ def rows_of(
     """Rows of anything that holds a table.
 
     Args:
-        data: a [`TableSource`], a path of a file, a pyarrow Table, RecordBatch or RecordBatchReader, a `datasets` Dataset or
-            IterableDataset, a pandas DataFrame, a dict of columns, a list of dicts, [`Rows`] or an iterable of RecordBatches.
+        data: a [`TableSource`], a path of a file, [`Rows`], or what [`~lmctr.data.in_memory.arrow_tables`] takes.
         columns: columns to read, with what they hold; None reads all.
         part: only the rows of this part, for a [`TableSource`].
         reading: of a path, how a text file is written: `decimal`, `na_values`, `names`.
@@ -274,108 +271,15 @@ def rows_of(
     if isinstance(data, (str, os.PathLike)):
         yield from stream_file(data, columns, **(reading or {}))
         return
-    first = 1
-    for table in _tables(data, columns):
+    first, kinds = 1, columns or {}
+    arrays = lambda own, name: array_of(own, name, kinds.get(name))  # noqa: E731
+    for table in arrow_tables(data, columns, "data", arrays, ", the path of a file"):
         for start in range(0, table.num_rows, _BATCH):
             part_of = table.slice(start, _BATCH)
             yield Rows(part_of, None, first)
             first += part_of.num_rows
     if first == 1:
         raise ValueError("data: the table has no rows.")
-
-
-def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table | pa.RecordBatch]:
-    data = of_other_library(data)
-    if isinstance(data, (pa.Table, pa.RecordBatch)):
-        yield _select(data, columns)
-    elif hasattr(data, "with_format") and hasattr(data, "column_names"):  # datasets
-        refuse_parts(data, "data")
-        if columns is not None and data.column_names is not None:
-            _check_names(data.column_names, columns)
-            data = data.select_columns(list(columns))
-        for table in data.with_format("arrow").iter(batch_size=1 << 14):
-            yield _select(table, columns)
-    elif isinstance(data, Mapping):
-        yield _select(_from_columns(data, columns), columns)
-    elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # pandas
-        yield _from_frame(data, columns)
-    elif isinstance(data, Sequence):
-        if data and isinstance(data[0], (pa.RecordBatch, pa.Table)):
-            yield from (_select(table, columns) for table in data)
-        else:
-            yield _from_dicts(data, columns)
-    elif isinstance(data, Iterable):
-        for table in (stream := iter(data)):
-            if isinstance(table, Mapping):
-                yield _from_dicts([table, *stream], columns)
-            elif isinstance(table, (pa.RecordBatch, pa.Table)):
-                yield _select(table, columns)
-            else:
-                raise ValueError(
-                    f"data: expected rows (dicts) or pyarrow RecordBatches in a {type(data).__name__}, got {type(table).__name__}; "
-                    "give [row] for a single row."
-                )
-    else:
-        raise ValueError(
-            f"data of type {type(data).__name__} is not accepted; pass a path, a pyarrow Table, a datasets Dataset, a dict of "
-            "columns or a list of dicts."
-        )
-
-
-def _check_names(found: Sequence[str], wanted: Iterable[str]) -> None:
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise ValueError(f"data: no column {first_quoted(missing)}; the columns are {first_listed(found)}.")
-
-
-def _check_columns(names: Sequence[str], columns: Mapping[str, str] | None) -> None:
-    doubled = sorted({name for name in names if list(names).count(name) > 1} & set(columns or names))
-    if doubled:
-        raise ValueError(f"data: duplicate columns {doubled}; give each column a name of its own.")
-    _check_names(names, columns or ())
-
-
-def _select(table: pa.Table | pa.RecordBatch, columns: Mapping[str, str] | None) -> pa.Table | pa.RecordBatch:
-    _check_columns(table.schema.names, columns)
-    return table if columns is None else table.select(list(columns))
-
-
-def _from_columns(data: Mapping[str, Any], columns: Mapping[str, str] | None) -> pa.Table:
-    _check_names(list(data), columns or ())
-    for name in columns or data:
-        if not is_column(data[name]):
-            raise ValueError(
-                f"data: the column {name!r} is no list of values, got {data[name]!r:.80}; give [row] for a single row."
-            )
-    arrays = {name: array_of(data[name], name, (columns or {}).get(name)) for name in columns or data}
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"data: the columns differ in length: {lengths}.")
-    return pa.table(arrays)
-
-
-def _from_frame(data: Any, columns: Mapping[str, str] | None) -> pa.Table:
-    names = [str(name) for name in data.columns]
-    _check_columns(names, columns)
-    wanted = list(columns) if columns is not None else names
-    return pa.table(
-        {name: array_of(data.iloc[:, names.index(name)], name, (columns or {}).get(name)) for name in wanted}
-    )
-
-
-def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None) -> pa.Table:
-    data = [row if isinstance(row, Mapping) else plain_row(row) for row in data]
-    for number, row in enumerate(data, 1):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"row {number}: expected a dict of columns, got {type(row).__name__} {row!r:.80}.")
-    names = list(columns) if columns is not None else list(dict.fromkeys(key for row in data for key in row))
-    for number, row in enumerate(data, 1):
-        missing = [name for name in names if name not in row]
-        if missing:
-            raise ValueError(
-                f"row {number}: no column {first_quoted(missing)}; pass None (in JSON null) for a missing value. It has {first_listed(row)}."
-            )
-    return pa.table({name: array_of([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
 
 
 def file_fingerprint(path: Path) -> str:

@@ -8,22 +8,15 @@ is [u; a], U + A wide: the user's columns come first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.utils.tensors import save_tensors
-
 from .layers import RowNorm
-
-_FORMAT = "lmctr split MLP 1"
 
 
 class HeLinear(nn.Linear):
@@ -93,7 +86,7 @@ class FoundationMLP(nn.Module):
 class SplitMLP(nn.Module):
     """A foundation MLP for serving: W [u; a] = W_u u + W_a a, batch normalisation folded into the linear layers ("first-layer optimisation").
 
-    The user half is computed once per request, the ad half once per ad and kept. Made by [`split_mlp`] or `load`; inference only.
+    The user half is computed once per request, the ad half once per ad and kept. Made by [`split_mlp`]; inference only.
 
     Args:
         user_size, ad_size: U and A. hidden_units: widths. out_size: of the output.
@@ -108,12 +101,7 @@ class SplitMLP(nn.Module):
     def __init__(self, user_size: int, ad_size: int, hidden_units: Sequence[int], out_size: int = 1):
         super().__init__()
         hidden_units = list(hidden_units)
-        self.settings = {
-            "user_size": user_size,
-            "ad_size": ad_size,
-            "hidden_units": hidden_units,
-            "out_size": out_size,
-        }
+        self.out_size = out_size
         self.user = nn.Linear(user_size, hidden_units[0])
         self.ad = nn.Linear(ad_size, hidden_units[0], bias=False)
         self.activations = nn.ModuleList(nn.PReLU() for _ in hidden_units)
@@ -144,24 +132,7 @@ class SplitMLP(nn.Module):
         states = user_half.unsqueeze(-2) + ad_halves
         for activation, linear in zip(self.activations, self.linears):
             states = linear(activation(states))
-        return states.squeeze(-1) if self.settings["out_size"] == 1 else states
-
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file."""
-        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_tensors(tensors, str(path), {"format": _FORMAT, "settings": json.dumps(self.settings)})
-
-    @classmethod
-    def load(cls, path: str | Path) -> SplitMLP:
-        """Read what `save` wrote. ValueError: another file."""
-        with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise ValueError(f"{path} holds no split MLP (format {metadata.get('format')!r}, not {_FORMAT!r})")
-            model = cls(**json.loads(metadata["settings"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        model.to(tensors["user.weight"].dtype).load_state_dict(tensors)
-        return model
+        return states.squeeze(-1) if self.out_size == 1 else states
 
 
 class FoldedMLP(nn.Module):

@@ -25,7 +25,7 @@ from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_kind, check_list, is_whole, whole_seconds
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
 from .configuration_ctr_sink import (
@@ -161,8 +161,7 @@ class CTRSinkProcessor(ProcessorMixin):
         chat_template: str | None = None,
         **kwargs,
     ):
-        for key in kwargs:
-            raise ValueError(unknown_key_message(key, _settings_names(), type(self).__name__))
+        refuse_unknown(kwargs, _settings_names(), type(self).__name__)
         self.prompt = Prompt.load(prompt)
         self.num_behaviors = num_behaviors
         self.sink_kind = sink_kind
@@ -404,9 +403,8 @@ class CTRSinkProcessor(ProcessorMixin):
     def from_args_and_dict(cls, args: Sequence[Any], processor_dict: dict[str, Any], **kwargs) -> CTRSinkProcessor:
         """As in transformers, but an unknown saved key or a misspelt setting is an error."""
         known = _settings_names()
-        for key in processor_dict:
-            if key not in (*known, "processor_class", "auto_map"):
-                raise ValueError(unknown_key_message(key, known, "processor_config.json"))
+        saved = (key for key in processor_dict if key not in ("processor_class", "auto_map"))
+        refuse_unknown(saved, known, "processor_config.json")
         for key in kwargs:  # other keywords are the tokenizer's or the Hub's
             if key not in known and nearest(key, known) is not None and not hasattr(args[0], key):
                 raise ValueError(unknown_key_message(key, known, f"{cls.__name__}.from_pretrained"))

@@ -267,9 +267,7 @@ class Prompt:
             base = cls.load(values.pop("base")).to_dict()
             values = {**base, "name": f"{base['name']}, changed", **values}
         known = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ValueError(unknown_key_message(key, [*known, "base"], where))
+        refuse_unknown(values, [*known, "base"], where)
         missing = [key for key in known[:6] if key not in values]
         if missing:
             raise ValueError(f"{where} lacks {', '.join(missing)}; needed: {', '.join(known[:6])}")

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from lmctr.serving import Batcher, KeptStates
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 from .served import Scored, ServedModel
 
@@ -146,9 +146,7 @@ class Engine:
 
         The future raises [`UnknownUser`] and [`Conflict`] besides.
         """
-        for key in body:
-            if key not in _OF_EVENTS:
-                raise ValueError(f"request: {unknown_key_message(key, _OF_EVENTS, 'the request')}")
+        refuse_unknown(body, _OF_EVENTS, "the request", "request: ")
         events, start, seen = body.get("events"), body.get("start", False), body.get("num_seen")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise ValueError("request: events must be a list of behaviours, oldest first, each an object")

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit
 
 from lmctr.utils.files import parse_json
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 _KEYS = ("id", "history", "target", "candidates", "time")
 _OF_CANDIDATES = ("scenario", "user")
@@ -100,9 +100,7 @@ def impression_request(request: Any, where: str) -> dict[str, Any]:
 def _check_keys(request: Any, where: str, keys: Sequence[str]) -> None:
     if not isinstance(request, Mapping):
         raise ValueError(f"{where}: a request is a JSON object (a dict), got {type(request).__name__}")
-    for key in request:
-        if key not in keys:
-            raise ValueError(f"{where}: {unknown_key_message(key, keys, 'the request')}")
+    refuse_unknown(request, keys, "the request", f"{where}: ")
 
 
 def _history_request(

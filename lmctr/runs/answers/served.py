@@ -21,7 +21,7 @@ from lmctr.serving.precision import in_precision
 from lmctr.serving.registry import Request
 from lmctr.utils.measure import usable_device
 from lmctr.utils.ragged import padded_grids
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 from .base import by_place, grid_batches
 from .predict import answers_for, load_item_statistics, load_retriever
@@ -147,9 +147,7 @@ class ServedModel:
         if self.answers is not None:
             return self.answers.check({**body, "history": []} if has_state else dict(body), "request")
         name, keys = ("candidates", _OF_SHARED) if "shared" in body else ("rows", ("rows", *_OF_SHARED))
-        for key in body:
-            if key not in keys:
-                raise ValueError(f"request: {unknown_key_message(key, keys, 'the request')}")
+        refuse_unknown(body, keys, "the request", "request: ")
         if name == "rows" and "candidates" in body:
             raise ValueError(
                 "request: give either rows, or candidates and shared, the columns that they have in common ({} for none)"

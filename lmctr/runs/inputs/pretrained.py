@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.embeddings import PretrainedVectors
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values, read_values
 
 
@@ -32,11 +32,7 @@ def read_pretrained(given: Mapping[str, Any], processor: Any) -> dict[str, Pretr
         ValueError: a name that is no categorical field, or wrong keys.
     """
     names = [field.name for field in processor.fields if field.type == "categorical"]
-    for name in given:
-        if name not in names:
-            raise ValueError(
-                unknown_key_message(name, names, "data.pretrained").replace("key", "categorical field", 1)
-            )
+    refuse_unknown(given, names, "data.pretrained", what="categorical field")
     return {name: read_values(PretrainedKeys, keys, f"data.pretrained.{name}") for name, keys in given.items()}
 
 

@@ -17,16 +17,15 @@ import torch
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
-from lmctr.data.processors.given_statistics import GivenStatistics
 from lmctr.data.processors.sequence import ITEMS_FILE, SequenceProcessor
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
-from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.statistics import resolve_statistics
 from lmctr.training.growth import bank_rows
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values
 
 # Config keys that follow from data and processor, and what a recipe sets instead.
@@ -98,9 +97,7 @@ class SequenceInput(GoingOn, LogInput):
     # ---- data -----------------------------------------------------------------------------------------------------
 
     def _split(self) -> None:
-        for task in self.tasks:
-            if task != "label" and task not in self.log.extra_labels:
-                raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
+        refuse_unknown(self.tasks, ["label", *self.log.extra_labels], "data.tasks")
         super()._split()
 
     @property
@@ -164,17 +161,6 @@ class SequenceInput(GoingOn, LogInput):
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
         return bank_rows(model, sequence_sources(earlier, processor))
 
-    def _given_statistics(self, processor: SequenceProcessor) -> np.ndarray:
-        """(E, Fs) statistics of a processor from before there were readers, which took counts as log(1 + count); NaN for no sample."""
-        reader = StatisticsReader(resolve_statistics(processor.statistics, self.log), processor.scaling.prior)
-        events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
-        values = np.full((self.log.num_events, len(processor.statistics)), np.nan, dtype=np.float32)
-        values[events] = reader.raw(self.log, events, label=self.first_label())
-        for column, name in enumerate(processor.statistics):
-            if name.endswith("_count"):
-                values[:, column] = np.log1p(values[:, column])
-        return values
-
     def _check_strategies(self, config: Any) -> None:
         """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
         strategies = getattr(config, "parsed_strategies", ())
@@ -204,9 +190,8 @@ class SequenceInput(GoingOn, LogInput):
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         if run.measures:
             self._check_labels(parts)
-        given = isinstance(processor.scaling, GivenStatistics) and processor.statistics
         samples = np.concatenate([own for _, own in self.splits.items()]) if processor.statistics_reader else None
-        self.view = SequenceView(self.log, processor, self._given_statistics(processor) if given else None, samples)
+        self.view = SequenceView(self.log, processor, samples=samples)
 
     def dataset(self, part: str) -> SequenceDataset:
         return SequenceDataset(self.view, self.splits[part], self.data["eval_candidates_per_row"])

@@ -43,7 +43,7 @@ from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
 from lmctr.training.growth import table_rows
 from lmctr.utils.files import read_json, write_json
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 
 class TabularInput(GoingOn, StoredInput):
@@ -151,10 +151,7 @@ class TabularInput(GoingOn, StoredInput):
             for key, entry in inspect.signature(movielens_table).parameters.items()
             if entry.kind == entry.KEYWORD_ONLY and key not in ("statistics", "prior")
         ]
-        for key in data["options"]:
-            if key not in (*of_log, *of_table):
-                known = [*of_log, *of_table]
-                raise ValueError(unknown_key_message(key, known, f"data.options of {name!r} as a table"))
+        refuse_unknown(data["options"], [*of_log, *of_table], f"data.options of {name!r} as a table")
         options = {key: value for key, value in data["options"].items() if key in of_log}
         if data["path"] is not None:
             options["path"] = data["path"]
