@@ -733,6 +733,33 @@ def test_a_column_that_is_called_like_a_statistic(tmp_path):
     assert {"hour", "row_hour"} <= {field.name for field in processor.fields}
 
 
+def test_files_that_call_columns_alike(tmp_path):
+    """Items and users have a city each, events a `user_city`, and items a `label`, a `time` and what statistics are called."""
+    rng = np.random.default_rng(0)
+    write(tmp_path / "e.csv", table(user_city=rng.integers(0, 9, ROWS), label_x=rng.integers(0, 9, ROWS)))
+    items = {"item_id": range(30), "city": [f"c{n % 7}" for n in range(30)], "label": [f"l{n % 4}" for n in range(30)]}
+    items |= {
+        "time": [n % 3 for n in range(30)],
+        "item_time": [n % 4 for n in range(30)],
+        "hour": [n % 5 for n in range(30)],
+    }
+    users = {"user_id": range(40), "city": [f"c{n % 9}" for n in range(40)], "hour": [n % 6 for n in range(40)]}
+    write(tmp_path / "items.csv", items)
+    write(tmp_path / "users.csv", users)
+    command = ["init", str(tmp_path / "e.csv"), "--items", str(tmp_path / "items.csv"), "--yes"]
+    assert main([*command, "--users", str(tmp_path / "users.csv"), "--output", str(tmp_path / "shop")]) == 0
+    log = load_log(tmp_path / "shop" / "schema.yaml")
+    assert log.context.column_names == ["user_city", "label_x"]
+    assert log.catalogue.column_names == ["item_id", "city", "item_label", "item_time_", "item_time", "item_hour"]
+    assert log.users.column_names == ["user_id", "user_city_", "user_hour"]
+    assert log.catalogue["item_time_"].to_pylist()[:4] == [0, 1, 2, 0]
+    recipe = yaml.safe_load((tmp_path / "shop" / "din.yaml").read_text())
+    assert recipe["data"]["user_features"] == ["user_city_", "user_hour"]
+    for family in ("deepfm", "din"):  # what a log's samples call columns does not meet twice
+        words = ["train", str(tmp_path / "shop" / f"{family}.yaml"), "--output-dir", str(tmp_path / family), "--quiet"]
+        assert main([*words, "--training.epochs", "1"]) == 0
+
+
 def test_users_stay_longer_than_their_visits(tmp_path):
     """In any language: of two columns whose values come again, the one that holds the other's over a longer time."""
     rng = np.random.default_rng(8)

@@ -105,6 +105,8 @@ def test_catalogue_and_users_in_files_of_their_own(tmp_path):
     ]
     assert log.item.tolist() == [2, 1, 2, 1]
     assert log.users.to_pylist() == [{"user_id": "a", "age": None}, {"user_id": "b", "age": 7}]
+    write(tmp_path, "people.csv", {"customer": ["b"]})  # ids alone
+    assert load_log(schema_file(tmp_path, text=text)).users.to_pylist() == [{"user_id": "a"}, {"user_id": "b"}]
 
 
 @pytest.mark.parametrize(

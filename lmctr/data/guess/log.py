@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
@@ -53,6 +53,7 @@ _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
 _IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps of both
+_STATISTICS = {name for own in ("full", "repeats", "factors") for name in STATISTIC_SETS[own]}
 _DAY = 86_400
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
@@ -85,6 +86,8 @@ class _LogGuesser(Guesser):
     def __init__(self, *of_all: Any, negatives: int | None):
         super().__init__(*of_all)
         self.negatives = negatives
+        # what columns of a log's samples are called already, and what these are
+        self.taken = dict.fromkeys(OWN_NAMES, "one of every log") | dict.fromkeys(_STATISTICS, "a statistic")
 
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
@@ -105,8 +108,11 @@ class _LogGuesser(Guesser):
         schema = self.found.schema
         schema["events"] = {"path": str(self.events.path), **self.events.reading}
         schema["columns"] = self.columns
+        self.taken |= {"weight": "that of samples"} if "weight" in self.columns else {}
         schema |= {} if self.negatives is None else {"negatives": self.negatives}
         of_items, of_users, context = self._rest()
+        if context:  # before the others, which give way: requests name it
+            self._context(context)
         if self.found.items is not None:
             schema["catalogue"] = self._attributes("items", self.found.items, self.columns["item"])
         elif of_items:
@@ -115,8 +121,6 @@ class _LogGuesser(Guesser):
             schema["users"] = self._attributes("users", self.found.users, self.columns["user"])
         elif of_users:
             schema["users"] = {"columns": self._described("user", self.events, of_users)}
-        if context:
-            self._context(context)
         if self.found.items is not None and (lacking := self._lacking()):
             schema["missing_items"] = "empty"
             self._say("items missing_items", "empty", f"{lacking:.1%} of the events have an item without a row there")
@@ -420,17 +424,11 @@ class _LogGuesser(Guesser):
             if name in names and self.events.distinct[name] <= _SCENARIOS
         ]
         if pages and is_text(self.events.table[pages[0]].type) and not self.events.table[pages[0]].null_count:
-            self.columns["scenario"] = pages[0]
+            self.columns["scenario"], self.taken["scenario"] = pages[0], "that of events"
             self._say("scenario", pages[0], f"by its name; {self.events.distinct[pages[0]]} places")
             names = [name for name in names if name != pages[0]]
         if names:
-            described = self._described("context", self.events, names)
-            if taken := {*described} & {*STATISTIC_SETS["full"]}:
-                specs = described if isinstance(described, dict) else {name: name for name in described}
-                described = {f"row_{name}" if name in taken else name: spec for name, spec in specs.items()}
-            for name in sorted(taken):
-                self._say("context", name, f"is called 'row_{name}': {name!r} is a statistic")
-            self.columns["context"] = described
+            self.columns["context"] = self._described("context", self.events, names)
 
     def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
         """How many of the ids of a column of the events stand in each of some columns of a file."""
@@ -463,7 +461,7 @@ class _LogGuesser(Guesser):
         texts = {}
         for column in names:
             values, distinct = sample.values(column), sample.distinct.get(column)
-            name = f"row_{column}" if column == _IDS.get(what) else column
+            name, called = self._own_name(what, column, names)
             plain = column.lower().replace("_", "")
             category = distinct is not None and distinct <= max(50, len(values) / 2)
             if not len(values) or (distinct is not None and distinct < 2 and len(values) > 1):
@@ -501,7 +499,7 @@ class _LogGuesser(Guesser):
                 described[name] = {"column": column, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):
                 (self.found.item_categories if what == "item" else self.found.user_categories).append(name)
-            called = "" if name == column else f"; is called {name!r}: {column!r} are the ids"
+            self.taken[name] = f"a column of the {what}"
             self._say(f"{start}{what if not start else 'column'}", column, f"{why}{called}")
         if what == "item" and texts:
             known = [name for title in _TITLES for name in texts if name.lower().replace("_", "") == title]
@@ -514,6 +512,16 @@ class _LogGuesser(Guesser):
                 read = f"the recipe of texts does not read it; {{{name}:.200}} in data.prompt.item would, 200 characters of it at most"
                 self._say("items not in prompt", name, read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
+
+    def _own_name(self, what: str, column: str, others: list[str]) -> tuple[str, str]:
+        """What a log calls a column, beside all others that its samples as a table have, and what is said of a name that is not the column's."""
+        if column not in self.taken:
+            return column, ""
+        is_id = column == _IDS.get(what)
+        name = f"{'row' if is_id or what == 'context' else what}_{column}"
+        while name in self.taken or name in others:
+            name += "_"
+        return name, f"; is called {name!r}: {column!r} {'are the ids' if is_id else f'is {self.taken[column]}'}"
 
     def _lacking(self) -> float:
         """Share of the sampled events whose item the items' file lacks; 0 where that file was not read to its end."""
