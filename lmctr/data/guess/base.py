@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -208,6 +208,28 @@ class Guesser:
             is_number(values.type) and _are_whole(values) and not _THINGS.isdisjoint(words_of(name)[-1:])
         )
 
+    # ---- files of items and users -----------------------------------------------------------------------------------
+
+    def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
+        """How many of the ids of a column of the events stand in each of some columns of a file."""
+        ids, shares = pc.unique(plain_ids(self.events.values(key))), {}
+        for name in columns:
+            kind = sample.table[name].type
+            if len(ids) and (pa.types.is_integer(kind) or is_text(kind)):
+                found = pc.is_in(ids, value_set=pc.unique(plain_ids(sample.values(name))))
+                shares[name] = pc.mean(found.cast(pa.int8())).as_py()
+        return shares
+
+    def _say_id(self, what: str, sample: FileSample, column: str, key: str, share: float) -> None:
+        """Tell which column of a file holds the ids of which column of the events; that most of these have no row there is not sure to be right."""
+        if not share:
+            raise ValueError(
+                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
+                f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
+            )
+        says = f"{share:.1%} of the ids of {key!r} stand there"
+        self._say(f"{what} id", column, says, share > 0.5 or not sample.whole)
+
     # ---- labels -----------------------------------------------------------------------------------------------------
 
     def _graded_label(self, name: str) -> dict[str, Any]:
@@ -348,6 +370,11 @@ class Guesser:
             if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
                 return whole
         return None
+
+
+def plain_ids(values: pa.Array) -> pa.Array:
+    """Ids without the zeros at their head, 00123, which a sample of a text file reads as a number and another file's texts keep."""
+    return pc.replace_substring_regex(values.cast(pa.string()), r"^0+(\d)", r"\1")
 
 
 def _are_names(parts: pa.Array) -> bool:

@@ -6,7 +6,7 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -20,7 +20,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 
-from .base import Guesser, told_after
+from .base import Guesser, plain_ids, told_after
 from .found import Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label, words_of
 
@@ -430,26 +430,11 @@ class _LogGuesser(Guesser):
         if names:
             self.columns["context"] = self._described("context", self.events, names)
 
-    def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
-        """How many of the ids of a column of the events stand in each of some columns of a file."""
-        ids, shares = pc.unique(_plain_ids(self.events.values(key))), {}
-        for name in columns:
-            kind = sample.table[name].type
-            if pa.types.is_integer(kind) or is_text(kind):
-                found = pc.is_in(ids, value_set=pc.unique(_plain_ids(sample.values(name))))
-                shares[name] = pc.mean(found.cast(pa.int8())).as_py()
-        return shares
-
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""
         shares = self._shares(sample, key, sample.table.column_names)
         column = max(shares, key=lambda name: (shares[name], name == key), default=None)
-        if column is None or not shares[column]:
-            raise ValueError(
-                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
-                f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
-            )
-        self._say(f"{what} id", column, f"{shares[column]:.1%} of the ids of {key!r} stand there")
+        self._say_id(what, sample, column, key, shares.get(column, 0.0))
         names = [name for name in sample.table.column_names if name != column]
         described = self._described(what.removesuffix("s"), sample, names)
         own = {"item" if what == "items" else "user": column} if column != key else {}
@@ -528,19 +513,14 @@ class _LogGuesser(Guesser):
         items, spec = self.found.items, self.found.schema["catalogue"]
         if not items.whole:
             return 0.0
-        known = pc.unique(_plain_ids(items.values(spec.get("item", self.columns["item"]))))
-        found = pc.is_in(_plain_ids(self.events.values(self.columns["item"])), value_set=known)
+        known = pc.unique(plain_ids(items.values(spec.get("item", self.columns["item"]))))
+        found = pc.is_in(plain_ids(self.events.values(self.columns["item"])), value_set=known)
         return 1.0 - pc.mean(found.cast(pa.int8())).as_py()
 
 
 def _action(word: str) -> str:
     word = word.lower()
     return word if word in _ACTIONS else word.removesuffix("s")  # carts, clicks and orders
-
-
-def _plain_ids(values: pa.Array) -> pa.Array:
-    """Ids without the zeros at their head, 00123, which a sample of a text file reads as a number and another file's texts keep."""
-    return pc.replace_substring_regex(values.cast(pa.string()), r"^0+(\d)", r"\1")
 
 
 def _few_words(values: pa.Array) -> bool:

@@ -20,10 +20,10 @@ from lmctr.utils.progress import over
 
 from .base import unknown_words
 from .files import check_output
-from .joined import JoinedRows, columns_of, is_of_log
+from .joined import JoinedRows, is_of_log
 from .options import RecommendOptions
 from .predict import opened
-from .tables import FORMATS, score_columns, scores_to
+from .tables import FORMATS, columns_of, score_columns, scores_to
 
 PAIRS = 1 << 18
 """Users times candidates that are scored at a time."""
