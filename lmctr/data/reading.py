@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +28,7 @@ from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
 from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
+from .tables.arrays import array_of
 
 # that other programs can save as tables of text
 _SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
@@ -230,7 +231,13 @@ def read_table(
             with opened(path, False) as stream:
                 refuse_deep(io.BufferedReader(_Stream(stream), 1 << 20), path)
             with opened(path, progress) as stream:
-                table = pajson.read_json(stream)
+                try:
+                    table = pajson.read_json(stream)
+                except pa.ArrowInvalid as error:
+                    texts = {name: "text" for name, own in (types or {}).items() if own in (ID, pa.string())}
+                    with opened(path, progress) as again:
+                        lines = io.BufferedReader(_Stream(again), 1 << 20)
+                        table = json_of_mixed(path, error, lines, texts, wanted)
             check_columns(table.column_names, wanted, str(path))
             table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -246,6 +253,42 @@ def refuse_deep(lines: Iterable[bytes], path: Path) -> None:
                 parse_json(line, keys_once=False)
             except ValueError as error:
                 raise ValueError(f"{path}: cannot be read as JSON lines: {error}") from None
+
+
+def json_of_mixed(
+    path: Path,
+    error: pa.ArrowInvalid,
+    lines: Iterable[bytes],
+    kinds: Mapping[str, str],
+    wanted: Container[str] | None,
+    done: int = 0,
+) -> pa.Table:
+    """JSON lines that Arrow refused for a column of values of several types, where the column is one of texts.
+
+    Args:
+        kinds: what columns hold: "text", "number" or "any". wanted: columns to read; None: all. done: rows of the file before these.
+
+    Raises:
+        ValueError: whatever else is wrong, with column and row.
+    """
+    rows = []
+    for row, line in enumerate((line for line in lines if line.strip()), done + 1):
+        try:
+            rows.append(parse_json(line, keys_once=False))
+        except ValueError as own:
+            raise ValueError(f"{path}: cannot be read as JSON lines: row {row}: {own!s:.200}") from None
+        if not isinstance(rows[-1], Mapping):
+            raise ValueError(f"{path}: row {row} is {rows[-1]!r:.60}, expected an object of columns.")
+    column = re.search(r"Column\(/([^)]*)\)( changed from)?", str(error))
+    if column is None or column[2] is None:
+        where = f"{path}, column {column[1]!r}" if column else str(path)
+        message = re.sub(r"row (\d+)", lambda match: f"row {int(match[1]) + done + 1}", printable(error))
+        raise ValueError(f"{where}: cannot be read as JSON lines: {message}") from None
+    names = list(dict.fromkeys(name for row in rows for name in row if wanted is None or name in wanted))
+    try:
+        return pa.table({n: array_of([row.get(n) for row in rows], n, kinds.get(n), done + 1) for n in names})
+    except ValueError as own:  # which begins with the column
+        raise ValueError(f"{path}, {own}") from None
 
 
 def _read_parquet(

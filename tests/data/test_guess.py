@@ -733,6 +733,30 @@ def test_a_column_that_is_called_like_a_statistic(tmp_path):
     assert {"hour", "row_hour"} <= {field.name for field in processor.fields}
 
 
+def test_json_lines_whose_columns_hold_texts_and_numbers(tmp_path):
+    """Prices that are numbers, or `free`, and ids of both kinds."""
+    prices = [3.5 if row % 3 else "free" for row in range(ROWS)]
+    users = [f"u{row % 9}" if row % 2 else row % 8 for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.jsonl", table(user_id=users, price=prices))
+    assert guess.schema["columns"]["context"] == {"price": {"column": "price", "type": "text"}}
+    assert any("texts and numbers mixed" in line for line in guess.lines())
+    assert log.context["price"].to_pylist()[:4] == ["free", "3.5", "3.5", "free"]
+    assert log.num_users == 13
+    items = {"item_id": list(range(30)), "name": [f"Film {n}" if n % 3 else 1900 + n for n in range(30)]}
+    catalogue = write(tmp_path / "items.jsonl.gz", items)
+    events = write(tmp_path / "f.jsonl", table())
+    schema = guess_log(events, catalogue).schema
+    path, keys = schema["events"]["path"], {key: value for key, value in schema.items() if key != "events"}
+    assert load_log(path, **keys).catalogue["name"].to_pylist()[:3] == ["1900", "Film 1", "Film 2"]
+    guess = guess_table(write(tmp_path / "t.jsonl", clicks(price=prices)))
+    assert next(field for field in guess.schema["fields"] if field["name"] == "price")["value_type"] == "text"
+    columns = {"user": "user_id", "item": "item_id", "time": "ts", "label": "click", "context": ["price"]}
+    with pytest.raises(
+        ValueError, match=r"e.jsonl, column 'price': the values have no common type \(row 1: 'free'; row 2: 3.5\)"
+    ):
+        load_log(tmp_path / "e.jsonl", columns=columns)  # nobody said that it holds texts
+
+
 def test_files_that_call_columns_alike(tmp_path):
     """Items and users have a city each, events a `user_city`, and items a `label`, a `time` and what statistics are called."""
     rng = np.random.default_rng(0)

@@ -311,7 +311,7 @@ def test_bad_parquet_and_json(tmp_path):
     with pytest.raises(ValueError, match=r"e\.parquet: cannot be read as parquet"):
         load_log(schema_file(tmp_path, "e.parquet"))
     (tmp_path / "e.jsonl").write_text('{"customer": ')
-    with pytest.raises(ValueError, match=r"e\.jsonl: cannot be read as jsonl"):
+    with pytest.raises(ValueError, match=r"e\.jsonl: cannot be read as JSON lines: row 1: Expecting value"):
         load_log(schema_file(tmp_path, "e.jsonl"))
     write(tmp_path, "f.parquet", {name: values for name, values in ROWS.items() if name != "ts"})
     with pytest.raises(ValueError, match=r"f\.parquet: no column 'ts'"):

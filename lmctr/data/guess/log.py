@@ -479,6 +479,9 @@ class _LogGuesser(Guesser):
                 why = f"{distinct:,} codes" if category else "numbers"
             if pa.types.is_nested(values.type):
                 why, category = "lists", True
+            if column in sample.mixed:
+                why += "; texts and numbers mixed, read as texts"
+                described[name] = {"column": column, "type": "text"} if described[name] == column else described[name]
             if category and described[name] == column and (is_text(values.type) or is_number(values.type)):
                 # said, so that a later file in which the codes look otherwise gives the same ids
                 described[name] = {"column": column, "type": "text" if is_text(values.type) else "integer"}

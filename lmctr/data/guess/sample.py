@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
-from lmctr.data.tables.reading import MISSING_WORDS, stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
 
@@ -61,6 +61,7 @@ class FileSample:
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         of_words: columns whose header says that they hold several words (RecBole's files).
+        mixed: columns of JSON lines that hold values of several types, which are read as texts.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class FileSample:
     objects: tuple[str, ...] = ()
     nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
+    mixed: tuple[str, ...] = ()
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -149,8 +151,17 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         )
     if kind == "csv":
         refuse_other_lines(path)
+    mixed: tuple[str, ...] = ()
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
-    first = next(blocks).table
+    try:
+        first = next(blocks).table
+    except ValueError:
+        kinds = _kinds_of_mixed(path) if kind == "jsonl" else {}
+        mixed = tuple(name for name, own in kinds.items() if own == "text")
+        if not mixed:
+            raise
+        blocks = stream_file(path, kinds, block_size=_BYTES)
+        first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
     if kind in ("csv", "tsv"):
@@ -208,7 +219,15 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = pa.table(cleaned)
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed)
+
+
+def _kinds_of_mixed(path: Path) -> dict[str, str]:
+    """Those of `kinds_in_json`; nothing of lines that are no objects."""
+    try:
+        return kinds_in_json(path, _BYTES)
+    except ValueError:
+        return {}
 
 
 def _place_of_names(table: pa.Table) -> int | None:

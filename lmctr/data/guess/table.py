@@ -340,6 +340,7 @@ class _TableGuesser(Guesser):
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
+        doubt += "; texts and numbers mixed, read as texts" if name in self.events.mixed else ""
         as_both = len(fields) == 3  # a code, a number and a bin
         self._say("field", name, f"{why}{doubt}", sure=not as_both and not doubt)
         return fields
