@@ -142,9 +142,7 @@ def log_from_file(
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
     file = folder / Path(events.path).expanduser()
     types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
-    if (
-        format_of(file, events.format) == "jsonl"
-    ):  # whose columns may hold values of several types where they are texts
+    if checked_file(file, events.format)[1] == "jsonl":  # where texts may stand among numbers
         own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
         parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
         types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"} | types
