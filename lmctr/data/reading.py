@@ -22,7 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import is_number
+from lmctr.utils.arrow import is_number, whole_numbers
 from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
@@ -303,7 +303,7 @@ def _read_parquet(
             table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
-                values = table[name].cast(pa.int64()).dictionary_encode()
+                values = whole_numbers(table[name]).dictionary_encode()
                 table = table.set_column(table.column_names.index(name), name, values)
         if tables:
             check_same_types(table.schema, tables[0].schema, path, files[0])

@@ -733,6 +733,23 @@ def test_a_column_that_is_called_like_a_statistic(tmp_path):
     assert {"hour", "row_hour"} <= {field.name for field in processor.fields}
 
 
+def test_columns_of_parquet_that_no_field_reads(tmp_path):
+    """Durations and times of day are said to be left out; bytes that are texts are read."""
+    columns = table() | {
+        "lasted": pa.array(range(ROWS), pa.duration("s")),
+        "opens": pa.array([3_600 * (row % 24) for row in range(ROWS)], pa.time32("s")),
+        "shop": [b"north" if row % 3 else b"south" for row in range(ROWS)],
+        "blob": [b"\xff\xfe"] * ROWS,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    for guess in (guess_log(sample_file(tmp_path / "e.parquet")), guess_table(sample_file(tmp_path / "e.parquet"))):
+        said = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+        assert said["lasted"] == "holds durations; write seconds, as numbers"
+        assert said["opens"] == "holds times of day; write hours, as numbers, or whole times"
+        assert said["blob"] == "holds bytes that are no UTF-8 text"
+        assert any(entry.column == "shop" and entry.why == "2 categories" for entry in guess.guesses)
+
+
 def test_json_lines_whose_columns_hold_texts_and_numbers(tmp_path):
     """Prices that are numbers, or `free`, and ids of both kinds."""
     prices = [3.5 if row % 3 else "free" for row in range(ROWS)]

@@ -1,6 +1,7 @@
 import gzip
 import json
 import time
+from decimal import Decimal
 
 import datasets
 import numpy as np
@@ -224,6 +225,19 @@ def test_graded_feedback(tmp_path, kind):
         load_log(schema_file(tmp_path, "words.csv", text))
     with pytest.raises(ValueError, match="no column 'rating'"):
         load_log(schema_file(tmp_path, "words.csv", text.replace("stars", "rating")))
+
+
+def test_ids_beyond_64_bits_and_decimal_ones(tmp_path):
+    rows = ROWS | {"customer": pa.array([2**64 - 1, 2**64 - 2, 2**64 - 2, 2**64 - 1], pa.uint64())}
+    rows |= {"product": pa.array([Decimal("10.00"), Decimal(20), Decimal(10), Decimal(20)], pa.decimal128(20, 2))}
+    write(tmp_path, "e.parquet", rows)
+    log = load_log(schema_file(tmp_path, "e.parquet"))
+    assert log.user_ids.tolist() == [str(2**64 - 2), str(2**64 - 1)]
+    assert log.catalogue["item_id"].to_pylist() == [10, 20]
+    assert log.user.tolist() == [0, 0, 1, 1]
+    write(tmp_path, "f.parquet", rows | {"product": pa.array([Decimal("1.5"), *map(Decimal, (2, 3, 4))])})
+    with pytest.raises(ValueError, match=r"f.parquet, column 'product': 1 of 4 values are no ids \(row 1: Decimal"):
+        load_log(schema_file(tmp_path, "f.parquet"))
 
 
 def test_ids_with_leading_zeros_stay_apart(tmp_path):

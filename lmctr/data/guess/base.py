@@ -97,6 +97,7 @@ class Guesser:
         for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
             whys = {} if sample is None else dict.fromkeys(sample.objects, f"holds objects; {_OF_OBJECTS}")
             whys |= {} if sample is None else dict.fromkeys(sample.nameless, _NAMELESS)
+            whys |= {} if sample is None else {name: f"holds {what}" for name, what in sample.no_values.items()}
             for name, why in whys.items():
                 self._say(f"{start}left out", name, why)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lmctr.utils.suggest import first_of
 from .forms import refuse_lists_of_shown, refuse_other_lines
 
 _BYTES = 16 << 20
+_EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
@@ -60,6 +62,7 @@ class FileSample:
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
+        no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
         mixed: columns of JSON lines that hold values of several types, which are read as texts.
     """
@@ -73,6 +76,7 @@ class FileSample:
     nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
     mixed: tuple[str, ...] = ()
+    no_values: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -192,7 +196,14 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     nameless = tuple(name for name in table.column_names if not name.strip())
-    table = table.drop_columns([*objects, *(name for name in nameless if name not in objects)])
+    table = _with_texts_of_bytes(table)
+    no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
+    table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
+    if kind == "parquet":
+        table = _with_texts(table, table.select(_beyond_64_bits(table)))
+    elif long := _beyond_64_bits(table):
+        texts = stream_file(path, dict.fromkeys(long, "text"), delimiter=delimiter, names=names, block_size=_BYTES)
+        table = _with_texts(table, next(texts).table)
     reading = {} if names is None else {"names": [*names]}
     reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
@@ -219,7 +230,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = pa.table(cleaned)
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
 
 
 def _kinds_of_mixed(path: Path) -> dict[str, str]:
@@ -272,6 +283,51 @@ def _missing_words(path: Path, delimiter: str | None, names: Sequence[str] | Non
     wanted = dict.fromkeys(numbers, "text")
     table = next(stream_file(path, wanted, delimiter=delimiter, names=names, block_size=_BYTES)).table
     return {word for name in numbers for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
+
+
+def _beyond_64_bits(table: pa.Table) -> list[str]:
+    """Columns of whole numbers that 64 bits with a sign, or a reader's floats, do not tell apart: ids, which are texts."""
+    found = []
+    for name, column in zip(table.column_names, table.columns):
+        if pa.types.is_uint64(column.type):
+            is_long = (pc.max(column).as_py() or 0) >= 2**63
+        else:
+            is_long = pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= _EXACT
+        found += [name] if is_long else []
+    return found
+
+
+def _with_texts(table: pa.Table, texts: pa.Table | pa.RecordBatch) -> pa.Table:
+    """The table with columns whose texts are all whole numbers as these texts."""
+    for name in texts.schema.names:
+        column = pa.chunked_array([texts.column(name)]) if isinstance(texts, pa.RecordBatch) else texts[name]
+        if not pa.types.is_floating(column.type):
+            column = column.cast(pa.string())
+            if _all_match(column, r"^\s*([+-]?\d+\s*)?$"):
+                table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _no_field(kind: pa.DataType) -> str:
+    """What values of a type are that no field reads; nothing of others."""
+    if pa.types.is_duration(kind):
+        return "durations; write seconds, as numbers"
+    if pa.types.is_time(kind):
+        return "times of day; write hours, as numbers, or whole times"
+    return "bytes that are no UTF-8 text" if _is_bytes(kind) else ""
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+
+
+def _with_texts_of_bytes(table: pa.Table) -> pa.Table:
+    for place, own in enumerate(table.schema):
+        if _is_bytes(own.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                texts = table[place].cast(pa.large_binary()).cast(pa.large_string())
+                table = table.set_column(place, own.name, texts)
+    return table
 
 
 def _holds_objects(kind: pa.DataType) -> bool:
