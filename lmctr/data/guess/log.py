@@ -220,11 +220,29 @@ class _LogGuesser(Guesser):
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
+        if role == "item":  # an invoice or a basket is of one user
+            repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _is_of_one_user(self, name: str) -> bool:
+        """Whether all rows of each id of a column are of one user, as far as it is known who these are, and users have several of them."""
+        users = [self.columns.get("user") or self.given.get("user") or next(iter(self.events.called("user")), None)]
+        if users[0] in (None, name) or self.events.distinct[name] <= self.events.distinct[users[0]]:
+            return False
+        ids, of_user = (
+            column.combine_chunks() for column in self.events.table.select([name, *users]).drop_null().columns
+        )
+        return self._follows(pc.dictionary_encode(ids).indices, of_user)
+
+    def _names_visits(self, name: str) -> bool:
+        """Whether a column names invoices, sessions and the like, of which each is of one user."""
+        values = self.events.values(name)
+        is_id = self._is_called_code(name, values) or (is_text(values.type) and not _have_blanks(values))
+        return is_id and self._is_of_one_user(name)
 
     def _leave_out_rows(self) -> None:
         """Rows without an item or a user, such as searches and starts of an app, are none of the log: what else is guessed is guessed of the others."""
@@ -390,6 +408,8 @@ class _LogGuesser(Guesser):
             ) and not pa.types.is_floating(values.type):
                 amounts = self._amounts(values.drop_null(), name.lower())
                 self._say("left out", name, f"another value on (almost) every row{amounts}")
+            elif self._names_visits(name):
+                self._say("left out", name, "names visits, each of one user: those to come have other names")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read
@@ -524,6 +544,10 @@ class _LogGuesser(Guesser):
 def _action(word: str) -> str:
     word = word.lower()
     return word if word in _ACTIONS else word.removesuffix("s")  # carts, clicks and orders
+
+
+def _have_blanks(texts: pa.Array) -> bool:
+    return pc.any(pc.match_substring(pc.utf8_trim_whitespace(texts), " ")).as_py()
 
 
 def _few_words(values: pa.Array) -> bool:

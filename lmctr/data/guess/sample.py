@@ -30,7 +30,8 @@ ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
     "viewer reader reviewerid reviewer buyer shopper person deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
-    "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
+    "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
+    "stockcode isbn ean upc",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
