@@ -472,7 +472,10 @@ def parse_error(
         except pa.ArrowInvalid as located:
             error = located if "Row #" in str(located) else error
     said = str(error).replace(ONE_SIGN, "::") if parse.delimiter == ONE_SIGN else error
-    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(said))
+    told = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(said))
+    if re.search(r"\brow 1: Expected", told):  # as in all rows, perhaps
+        told += ". Does a title, a comment or sep=; stand above the line of names? Delete it"
+    return told
 
 
 def _find_bad_value(

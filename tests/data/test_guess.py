@@ -183,6 +183,18 @@ def test_json_lines_by_the_name_of_json(tmp_path):
         sample_file(tmp_path / "array.json")
 
 
+@pytest.mark.parametrize(
+    ("title", "delimiter"), [("sep=;", ";"), ("# exported in 2024", ","), ("Report: clicks, of May", ";")]
+)
+def test_a_title_above_the_line_of_names(tmp_path, title, delimiter):
+    write(tmp_path / "e.csv", table(), delimiter)
+    (tmp_path / "t.csv").write_text(f"{title}\n{(tmp_path / 'e.csv').read_text()}")
+    with pytest.raises(
+        ValueError, match=r"t.csv: .* row 1: Expected \d columns?.* above the line of names\? Delete it"
+    ):
+        sample_file(tmp_path / "t.csv")
+
+
 def test_files_of_recbole(tmp_path):
     columns = table(price=np.linspace(0, 1, ROWS).round(3))
     kinds = {"user_id": "token", "item_id": "token", "ts": "float", "click": "float", "price": "float"}
