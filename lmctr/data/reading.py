@@ -31,7 +31,10 @@ from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_o
 from .tables.arrays import array_of
 
 # that other programs can save as tables of text
-_SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+_SAVED = (".xlsx", ".xls", ".ods", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+PACKED = {".zip": "zip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
+"""What packs files, by their suffix, that `lmctr data convert` unpacks; `.gz` is read as it is."""
+PYTHON_DICT = re.compile(r"\s*\{u?'")
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
@@ -100,6 +103,8 @@ def format_of(path: Path, given: str | None = None) -> str:
             raise ValueError(f"{path}: format {given!r}; accepted: {', '.join(dict.fromkeys(FORMATS.values()))}.")
         return given
     suffix = suffix_of(path)
+    if suffix.lower() in PACKED:
+        raise ValueError(f"{path}: a packed file; unpack it: {_CONVERT}.")
     if suffix.lower() not in FORMATS:
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
@@ -108,6 +113,7 @@ def format_of(path: Path, given: str | None = None) -> str:
     return FORMATS[suffix.lower()]
 
 
+_CONVERT = "lmctr data convert FILE --output FILE.parquet"
 TO_UTF8 = "convert the file to UTF-8: lmctr data convert FILE --encoding latin-1 (or cp1252, utf-16, gbk, ...) --output FILE.parquet"
 _OTHER_FILES = {
     b"PAR1": "a Parquet file; end its name in .parquet, or set `format: parquet`",
@@ -152,7 +158,9 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
             if head.startswith(start):
                 raise ValueError(f"{path}: cannot be read as {kind}: this is {what}.")
         if kind == "jsonl" and head.lstrip()[:1] == b"[":
-            raise ValueError(f"{path}: cannot be read as JSON lines: this is one JSON array; write one object a line.")
+            raise ValueError(
+                f"{path}: cannot be read as JSON lines: this is one JSON array; {_CONVERT} makes rows of it."
+            )
         if b"\0" in head:
             raise ValueError(
                 f"{path}: cannot be read as {kind}: the file holds no text (byte {head.index(0)} is zero). Accepted: CSV, TSV and JSON "
@@ -276,7 +284,12 @@ def json_of_mixed(
         try:
             rows.append(parse_json(line, keys_once=False))
         except ValueError as own:
-            raise ValueError(f"{path}: cannot be read as JSON lines: row {row}: {own!s:.200}") from None
+            of_python = (
+                f"; these are dicts of Python: {_CONVERT}"
+                if PYTHON_DICT.match(line[:20].decode("utf-8", "replace"))
+                else ""
+            )
+            raise ValueError(f"{path}: cannot be read as JSON lines: row {row}: {own!s:.200}{of_python}") from None
         if not isinstance(rows[-1], Mapping):
             raise ValueError(f"{path}: row {row} is {rows[-1]!r:.60}, expected an object of columns.")
     column = re.search(r"Column\(/([^)]*)\)( changed from)?", str(error))

@@ -44,7 +44,7 @@ _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
-_OF_OBJECTS = "give their entries columns of their own"
+_OF_OBJECTS = "give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
 )
