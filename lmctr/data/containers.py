@@ -1,13 +1,16 @@
-"""Files that hold a table as no reader takes it: packed by other programs than gzip, as one JSON array, or as lines of Python's dicts."""
+"""Files that hold a table as no reader takes it: packed by other programs than gzip, as one JSON array, as lines of Python's dicts, with columns of one name."""
 
 from __future__ import annotations
 
 import ast
+import csv
+import gzip
 import json
 import lzma
 import shutil
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,12 +22,14 @@ import pyarrow as pa
 from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import first_of, retold
 
-from .reading import FORMATS, PACKED, PYTHON_DICT, checked_file, format_of, suffix_of, text_lines
+from .names import are_values
+from .reading import FORMATS, PACKED, PYTHON_DICT, checked_file, delimiter_of, format_of, suffix_of, text_lines
 
 
 @contextmanager
-def as_readers_take_it(path: Path) -> Iterator[Path]:
-    """The file itself, or a copy for the time of the block: unpacked, and with an object a line.
+def as_readers_take_it(path: Path, say: Callable[[str], None], is_named: bool = False) -> Iterator[Path]:
+    """The file itself, or a copy for the time of the block: unpacked, with an object a line, or columns of different names, which is said. `is_named`: the
+    columns are named elsewhere.
 
     Raises:
         FileNotFoundError: no such file.
@@ -37,7 +42,9 @@ def as_readers_take_it(path: Path) -> Iterator[Path]:
         if path.is_file():
             found = _unpacked(path, Path(folder)) if path.suffix.lower() in PACKED else path
             with retold(found, path):
-                found = _as_lines(found, Path(folder)) if suffix_of(found).lower() in FORMATS else found
+                if suffix_of(found).lower() in FORMATS:
+                    found = _as_lines(found, Path(folder))
+                    found = found if is_named else _with_own_names(found, Path(folder), say)
         if found == path:
             yield path
             return
@@ -121,6 +128,32 @@ def _objects(path: Path, read: Callable[[str], Any], problem: str) -> Iterator[A
             yield read(line)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise ValueError(f"{path}: line {number} is {problem}: {line[:60]!r}") from None
+
+
+def _with_own_names(path: Path, folder: Path, say: Callable[[str], None]) -> Path:
+    """A text file whose line of names has none twice; one that has some as a copy, where these are counted: `score`, `score_2`."""
+    if format_of(path) not in ("csv", "tsv") or not path.stat().st_size or len(sign := delimiter_of(path)) > 1:
+        return path
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        try:
+            names, counts = next(csv.reader(stream, delimiter=sign), []), Counter()
+            doubled = sorted({name for name in names if name and names.count(name) > 1})
+            if not doubled or are_values(names, doubled):
+                return path
+            own = []
+            for name in names:
+                counts[name] += 1
+                while counts[name] > 1 and f"{name}_{counts[name]}" in names:
+                    counts[name] += 1
+                own.append(name if counts[name] == 1 else f"{name}_{counts[name]}")
+            say(f"{path.name}: columns of one name are told apart: {', '.join(n for n in own if n not in names)}")
+            target = folder / f"rows{suffix_of(path)}"
+            with open(target, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, delimiter=sign, lineterminator="\n").writerow(own)
+                shutil.copyfileobj(stream, file)
+        except UnicodeDecodeError:
+            return path  # whose reader will say so
+    return target
 
 
 def flat(table: pa.Table, source: Path) -> pa.Table:

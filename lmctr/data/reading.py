@@ -527,7 +527,8 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
     if doubled:
         numbers = any(re.fullmatch(_NUMBER, name) for name in found)
         values = found if are_values(found, doubled) else doubled if numbers else ()
-        hint = no_header_hint(found, values, source)
+        again = next((f" {_CONVERT} calls the second one {name + '_2'!r}." for name in doubled if name.strip()), "")
+        hint = no_header_hint(found, values, source) or again
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:

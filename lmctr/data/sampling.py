@@ -68,7 +68,10 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     """
     names = None if options.names is None else names_from(options.names)
     reading = {"delimiter": options.delimiter, "names": names}
-    with _in_utf8(Path(options.name), options.encoding) as text, as_readers_take_it(text) as path:
+    with (
+        _in_utf8(Path(options.name), options.encoding) as text,
+        as_readers_take_it(text, say, names is not None) as path,
+    ):
         _, rows = _copy(path, options.output, reading, partial(flat, source=path))
     say(f"{options.output}: {rows:,} rows")
     return 0

@@ -68,6 +68,27 @@ def test_packed_files_are_unpacked(tmp_path, end):
     assert converted(path) == [{"user": "u1", "zip": "01234"}, {"user": "u2", "zip": "9"}]
 
 
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_columns_of_one_name_are_told_apart(tmp_path, capsys, end):
+    path = tmp_path / f"rows.csv{end}"
+    text = 'a,b,a,a_2,a\n1,"two\n\nlines",3,4,5\n6,7,8,9,0\n'.encode("utf-8-sig")
+    path.write_bytes(gzip.compress(text) if end else text)
+    with pytest.raises(
+        ValueError, match=r"duplicate columns \['a'\]; .* lmctr data convert .* calls the second one 'a_2'"
+    ):
+        sample_file(path)
+    rows = converted(path)
+    assert rows[0] == {"a": 1, "b": "two\n\nlines", "a_3": 3, "a_2": 4, "a_4": 5}
+    assert rows[1]["a_4"] == 0
+    assert "columns of one name are told apart: a_3, a_4" in capsys.readouterr().out
+    path.write_bytes(gzip.compress(b"1,1,0\n1,2,0\n") if end else b"1,1,0\n1,2,0\n")  # values, no names
+    assert main(["data", "convert", str(path), "--output", str(tmp_path / "x.parquet")]) == 2
+    assert "--names" in capsys.readouterr().err
+    command = ["data", "convert", str(path), "--names", "u,v,w", "--output", str(tmp_path / "x.parquet")]
+    assert main(command) == 0
+    assert pq.read_table(tmp_path / "x.parquet").num_rows == 2
+
+
 def test_what_is_no_table(tmp_path, capsys):
     def refused(name, content, *told):
         (tmp_path / name).write_bytes(content)
