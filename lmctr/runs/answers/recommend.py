@@ -153,14 +153,14 @@ class BestItems(JoinedRows):
         if isinstance(top, bool) or not isinstance(top, int) or top < 1:
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         waiting: list[tuple[int, np.ndarray]] = []
-        pairs = 0
+        pairs, most = 0, PAIRS >> 3  # a few at first, which tells how long all will take
         for row, (code, time) in enumerate(zip(user, asked["time"])):
             waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
             self.without += not len(waiting[-1][1])
-            if pairs >= PAIRS or row == len(user) - 1:
+            if pairs >= most or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
-                waiting, pairs = [], 0
+                waiting, pairs, most = [], 0, PAIRS
 
     def _ranked(
         self, asked: dict[str, Any], waiting: list[tuple[int, np.ndarray]], top: int
@@ -236,8 +236,11 @@ def recommend(options: RecommendOptions) -> int:
     ranked = BestItems(folder, model, processor, options.log, options.items, options.seen, options.time, **more)
     count = 0
     with scores_to(options.output, ranked.tasks) as writer:
-        blocks = ranked.best(options.users, options.top)
-        for ids, logits in over(blocks, "ranking items", "users", count=lambda block: block[0]["rank"].count(1)):
+        blocks, total = (
+            ranked.best(options.users, options.top),
+            ranked.log.num_users if options.users is None else None,
+        )
+        for ids, logits in over(blocks, "ranking items", "users", total, lambda block: block[0]["rank"].count(1)):
             writer.write(ids, logits)
             count += ids["rank"].count(1)
     for warning in [*ranked.warnings, *filter(None, [ranked.hint()])]:
