@@ -76,7 +76,10 @@ class UserSampleOptions:
 class ConvertOptions:
     """Write a data file in another format, in blocks; Parquet is read several times as fast as text."""
 
-    name: str = option("a data file (CSV, TSV, .gz, Parquet, JSON lines)", positional=True)
+    name: str = option(
+        "a data file (CSV, TSV, Parquet, JSON lines, a JSON array, lines of Python's dicts), also in .gz, .zip, .bz2, .zst, .xz",
+        positional=True,
+    )
     output: str = option(".parquet or .csv file", metavar="FILE")
     delimiter: str | None = option("of a CSV file (default: found out)", None)
     encoding: str | None = option("of a text file: latin-1, cp1252, utf-16, gbk, ... (default: UTF-8)", None)

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,15 +22,19 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import is_number
+from lmctr.utils.arrow import is_number, whole_numbers
 from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
 from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
+from .tables.arrays import array_of
 
 # that other programs can save as tables of text
-_SAVED = (".xlsx", ".xls", ".ods", ".zip", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+_SAVED = (".xlsx", ".xls", ".ods", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+PACKED = {".zip": "zip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
+"""What packs files, by their suffix, that `lmctr data convert` unpacks; `.gz` is read as it is."""
+PYTHON_DICT = re.compile(r"\s*\{u?'")
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
@@ -99,6 +103,8 @@ def format_of(path: Path, given: str | None = None) -> str:
             raise ValueError(f"{path}: format {given!r}; accepted: {', '.join(dict.fromkeys(FORMATS.values()))}.")
         return given
     suffix = suffix_of(path)
+    if suffix.lower() in PACKED:
+        raise ValueError(f"{path}: a packed file; unpack it: {_CONVERT}.")
     if suffix.lower() not in FORMATS:
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
@@ -107,6 +113,7 @@ def format_of(path: Path, given: str | None = None) -> str:
     return FORMATS[suffix.lower()]
 
 
+_CONVERT = "lmctr data convert FILE --output FILE.parquet"
 TO_UTF8 = "convert the file to UTF-8: lmctr data convert FILE --encoding latin-1 (or cp1252, utf-16, gbk, ...) --output FILE.parquet"
 _OTHER_FILES = {
     b"PAR1": "a Parquet file; end its name in .parquet, or set `format: parquet`",
@@ -151,7 +158,9 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
             if head.startswith(start):
                 raise ValueError(f"{path}: cannot be read as {kind}: this is {what}.")
         if kind == "jsonl" and head.lstrip()[:1] == b"[":
-            raise ValueError(f"{path}: cannot be read as JSON lines: this is one JSON array; write one object a line.")
+            raise ValueError(
+                f"{path}: cannot be read as JSON lines: this is one JSON array; {_CONVERT} makes rows of it."
+            )
         if b"\0" in head:
             raise ValueError(
                 f"{path}: cannot be read as {kind}: the file holds no text (byte {head.index(0)} is zero). Accepted: CSV, TSV and JSON "
@@ -230,7 +239,13 @@ def read_table(
             with opened(path, False) as stream:
                 refuse_deep(io.BufferedReader(_Stream(stream), 1 << 20), path)
             with opened(path, progress) as stream:
-                table = pajson.read_json(stream)
+                try:
+                    table = pajson.read_json(stream)
+                except pa.ArrowInvalid as error:
+                    texts = {name: "text" for name, own in (types or {}).items() if own in (ID, pa.string())}
+                    with opened(path, progress) as again:
+                        lines = io.BufferedReader(_Stream(again), 1 << 20)
+                        table = json_of_mixed(path, error, lines, texts, wanted)
             check_columns(table.column_names, wanted, str(path))
             table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -248,6 +263,47 @@ def refuse_deep(lines: Iterable[bytes], path: Path) -> None:
                 raise ValueError(f"{path}: cannot be read as JSON lines: {error}") from None
 
 
+def json_of_mixed(
+    path: Path,
+    error: pa.ArrowInvalid,
+    lines: Iterable[bytes],
+    kinds: Mapping[str, str],
+    wanted: Container[str] | None,
+    done: int = 0,
+) -> pa.Table:
+    """JSON lines that Arrow refused for a column of values of several types, where the column is one of texts.
+
+    Args:
+        kinds: what columns hold: "text", "number" or "any". wanted: columns to read; None: all. done: rows of the file before these.
+
+    Raises:
+        ValueError: whatever else is wrong, with column and row.
+    """
+    rows = []
+    for row, line in enumerate((line for line in lines if line.strip()), done + 1):
+        try:
+            rows.append(parse_json(line, keys_once=False))
+        except ValueError as own:
+            of_python = (
+                f"; these are dicts of Python: {_CONVERT}"
+                if PYTHON_DICT.match(line[:20].decode("utf-8", "replace"))
+                else ""
+            )
+            raise ValueError(f"{path}: cannot be read as JSON lines: row {row}: {own!s:.200}{of_python}") from None
+        if not isinstance(rows[-1], Mapping):
+            raise ValueError(f"{path}: row {row} is {rows[-1]!r:.60}, expected an object of columns.")
+    column = re.search(r"Column\(/([^)]*)\)( changed from)?", str(error))
+    if column is None or column[2] is None:
+        where = f"{path}, column {column[1]!r}" if column else str(path)
+        message = re.sub(r"row (\d+)", lambda match: f"row {int(match[1]) + done + 1}", printable(error))
+        raise ValueError(f"{where}: cannot be read as JSON lines: {message}") from None
+    names = list(dict.fromkeys(name for row in rows for name in row if wanted is None or name in wanted))
+    try:
+        return pa.table({n: array_of([row.get(n) for row in rows], n, kinds.get(n), done + 1) for n in names})
+    except ValueError as own:  # which begins with the column
+        raise ValueError(f"{path}, {own}") from None
+
+
 def _read_parquet(
     files: list[Path], wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
 ) -> pa.Table:
@@ -260,7 +316,7 @@ def _read_parquet(
             table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
-                values = table[name].cast(pa.int64()).dictionary_encode()
+                values = whole_numbers(table[name]).dictionary_encode()
                 table = table.set_column(table.column_names.index(name), name, values)
         if tables:
             check_same_types(table.schema, tables[0].schema, path, files[0])
@@ -429,7 +485,10 @@ def parse_error(
         except pa.ArrowInvalid as located:
             error = located if "Row #" in str(located) else error
     said = str(error).replace(ONE_SIGN, "::") if parse.delimiter == ONE_SIGN else error
-    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(said))
+    told = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(said))
+    if re.search(r"\brow 1: Expected", told):  # as in all rows, perhaps
+        told += ". Does a title, a comment or sep=; stand above the line of names? Delete it"
+    return told
 
 
 def _find_bad_value(
@@ -468,7 +527,8 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
     if doubled:
         numbers = any(re.fullmatch(_NUMBER, name) for name in found)
         values = found if are_values(found, doubled) else doubled if numbers else ()
-        hint = no_header_hint(found, values, source)
+        again = next((f" {_CONVERT} calls the second one {name + '_2'!r}." for name in doubled if name.strip()), "")
+        hint = no_header_hint(found, values, source) or again
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:

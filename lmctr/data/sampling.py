@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from lmctr.data.containers import as_readers_take_it, flat
 from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
@@ -23,7 +24,7 @@ from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import is_schema
-from lmctr.data.tables.reading import stream_file
+from lmctr.data.tables.reading import BLOCK_SIZE, kinds_in_json, stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
 from lmctr.utils.suggest import no_column, retold
@@ -60,11 +61,18 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
 
 
 def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) -> int:
-    """Writes a data file in the format that the output's name ends in. Returns the exit code."""
+    """Writes a data file in the format that the output's name ends in, with a column for each entry of objects. Returns the exit code.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`~lmctr.data.containers.as_readers_take_it`] and [`~lmctr.data.tables.reading.stream_file`] do.
+    """
     names = None if options.names is None else names_from(options.names)
     reading = {"delimiter": options.delimiter, "names": names}
-    with _in_utf8(Path(options.name), options.encoding) as path:
-        _, rows = _copy(path, options.output, reading, lambda table: table)
+    with (
+        _in_utf8(Path(options.name), options.encoding) as text,
+        as_readers_take_it(text, say, names is not None) as path,
+    ):
+        _, rows = _copy(path, options.output, reading, partial(flat, source=path))
     say(f"{options.output}: {rows:,} rows")
     return 0
 
@@ -144,7 +152,11 @@ def _copy(
 
 def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | None:
     """How a text file's columns are read: of whole numbers, those in which one begins with a zero are codes, 00123, and stay texts."""
-    if checked_file(source, reading.get("format"))[1] not in ("csv", "tsv"):
+    kind = checked_file(source, reading.get("format"))[1]
+    if kind == "jsonl":
+        kinds = kinds_in_json(source, BLOCK_SIZE)
+        return kinds if "text" in kinds.values() else None
+    if kind not in ("csv", "tsv"):
         return None
     schema = next(stream_file(source, **reading)).table.schema
     whole, codes = {field.name: "text" for field in schema if pa.types.is_integer(field.type)}, set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
-from lmctr.runs.answers.joined import JoinedRows, reads_log
+from lmctr.runs.answers.joined import JoinedRows, joined_files_of, reads_log
+from lmctr.runs.answers.tables import completed
 from lmctr.runs.download import open_model, told_by_name
 from lmctr.runs.evaluation import evaluate
 from lmctr.runs.folder import RECIPE, RunFolder
@@ -111,6 +112,8 @@ class Run:
         kind = processor.request_kind
         columns = processor.input_columns() if kind == "table" else None
         if not reads_log(self.folder, log, rows, kind, columns):
+            if kind == "table":
+                rows = completed(rows, processor, partial(joined_files_of, self.folder))
             return predict_rows(self.model, processor, rows, self._retriever, self._items)
         joined = JoinedRows(self.folder, self.model, processor, log, allow_unknown=allow_unknown, name=self._name)
         found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])

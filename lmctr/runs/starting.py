@@ -190,14 +190,20 @@ def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = dict(schema)
     for part in ("events", "catalogue", "users"):
         if "path" in result.get(part, ()):
-            path = Path(result[part]["path"]).resolve()
-            result[part] = {**result[part], "path": _seen_from(path, folder.resolve())}
+            result[part] = _at(result[part], folder)
     return result
+
+
+def _at(keys: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys of a file whose path is seen from a folder."""
+    return {**keys, "path": _seen_from(Path(keys["path"]).resolve(), folder.resolve())}
 
 
 def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The content of a table's schema file in a folder."""
     result = {key: value for key, value in schema.items() if key not in ("events", "time", "time_format")}
+    if "joined" in schema:
+        result["joined"] = [_at(own, folder) for own in schema["joined"]]
     reading = dict(schema["events"])
     path = Path(reading.pop("path")).resolve()
     time = {"column": schema["time"]} if "time" in schema else {}

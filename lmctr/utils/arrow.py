@@ -18,6 +18,14 @@ def is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
+def whole_numbers(values: Any) -> Any:
+    """Whole numbers, or their texts, as int64; as texts where one needs more bits."""
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values.cast(pa.string())
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of this type are lists of any length."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)

@@ -183,6 +183,18 @@ def test_json_lines_by_the_name_of_json(tmp_path):
         sample_file(tmp_path / "array.json")
 
 
+@pytest.mark.parametrize(
+    ("title", "delimiter"), [("sep=;", ";"), ("# exported in 2024", ","), ("Report: clicks, of May", ";")]
+)
+def test_a_title_above_the_line_of_names(tmp_path, title, delimiter):
+    write(tmp_path / "e.csv", table(), delimiter)
+    (tmp_path / "t.csv").write_text(f"{title}\n{(tmp_path / 'e.csv').read_text()}")
+    with pytest.raises(
+        ValueError, match=r"t.csv: .* row 1: Expected \d columns?.* above the line of names\? Delete it"
+    ):
+        sample_file(tmp_path / "t.csv")
+
+
 def test_files_of_recbole(tmp_path):
     columns = table(price=np.linspace(0, 1, ROWS).round(3))
     kinds = {"user_id": "token", "item_id": "token", "ts": "float", "click": "float", "price": "float"}
@@ -731,6 +743,94 @@ def test_a_column_that_is_called_like_a_statistic(tmp_path):
     assert main([*words, "--training.epochs", "1", "--quiet"]) == 0
     processor = AutoProcessor.from_pretrained(tmp_path / "run")
     assert {"hour", "row_hour"} <= {field.name for field in processor.fields}
+
+
+def test_columns_of_parquet_that_no_field_reads(tmp_path):
+    """Durations and times of day are said to be left out; bytes that are texts are read."""
+    columns = table() | {
+        "lasted": pa.array(range(ROWS), pa.duration("s")),
+        "opens": pa.array([3_600 * (row % 24) for row in range(ROWS)], pa.time32("s")),
+        "shop": [b"north" if row % 3 else b"south" for row in range(ROWS)],
+        "blob": [b"\xff\xfe"] * ROWS,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    for guess in (guess_log(sample_file(tmp_path / "e.parquet")), guess_table(sample_file(tmp_path / "e.parquet"))):
+        said = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+        assert said["lasted"] == "holds durations; write seconds, as numbers"
+        assert said["opens"] == "holds times of day; write hours, as numbers, or whole times"
+        assert said["blob"] == "holds bytes that are no UTF-8 text"
+        assert any(entry.column == "shop" and entry.why == "2 categories" for entry in guess.guesses)
+
+
+def test_json_lines_whose_columns_hold_texts_and_numbers(tmp_path):
+    """Prices that are numbers, or `free`, and ids of both kinds."""
+    prices = [3.5 if row % 3 else "free" for row in range(ROWS)]
+    users = [f"u{row % 9}" if row % 2 else row % 8 for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.jsonl", table(user_id=users, price=prices))
+    assert guess.schema["columns"]["context"] == {"price": {"column": "price", "type": "text"}}
+    assert any("texts and numbers mixed" in line for line in guess.lines())
+    assert log.context["price"].to_pylist()[:4] == ["free", "3.5", "3.5", "free"]
+    assert log.num_users == 13
+    items = {"item_id": list(range(30)), "name": [f"Film {n}" if n % 3 else 1900 + n for n in range(30)]}
+    catalogue = write(tmp_path / "items.jsonl.gz", items)
+    events = write(tmp_path / "f.jsonl", table())
+    schema = guess_log(events, catalogue).schema
+    path, keys = schema["events"]["path"], {key: value for key, value in schema.items() if key != "events"}
+    assert load_log(path, **keys).catalogue["name"].to_pylist()[:3] == ["1900", "Film 1", "Film 2"]
+    guess = guess_table(write(tmp_path / "t.jsonl", clicks(price=prices)))
+    assert next(field for field in guess.schema["fields"] if field["name"] == "price")["value_type"] == "text"
+    columns = {"user": "user_id", "item": "item_id", "time": "ts", "label": "click", "context": ["price"]}
+    with pytest.raises(
+        ValueError, match=r"e.jsonl, column 'price': the values have no common type \(row 1: 'free'; row 2: 3.5\)"
+    ):
+        load_log(tmp_path / "e.jsonl", columns=columns)  # nobody said that it holds texts
+
+
+def test_files_that_call_columns_alike(tmp_path):
+    """Items and users have a city each, events a `user_city`, and items a `label`, a `time` and what statistics are called."""
+    rng = np.random.default_rng(0)
+    write(tmp_path / "e.csv", table(user_city=rng.integers(0, 9, ROWS), label_x=rng.integers(0, 9, ROWS)))
+    items = {"item_id": range(30), "city": [f"c{n % 7}" for n in range(30)], "label": [f"l{n % 4}" for n in range(30)]}
+    items |= {
+        "time": [n % 3 for n in range(30)],
+        "item_time": [n % 4 for n in range(30)],
+        "hour": [n % 5 for n in range(30)],
+    }
+    users = {"user_id": range(40), "city": [f"c{n % 9}" for n in range(40)], "hour": [n % 6 for n in range(40)]}
+    write(tmp_path / "items.csv", items)
+    write(tmp_path / "users.csv", users)
+    command = ["init", str(tmp_path / "e.csv"), "--items", str(tmp_path / "items.csv"), "--yes"]
+    assert main([*command, "--users", str(tmp_path / "users.csv"), "--output", str(tmp_path / "shop")]) == 0
+    log = load_log(tmp_path / "shop" / "schema.yaml")
+    assert log.context.column_names == ["user_city", "label_x"]
+    assert log.catalogue.column_names == ["item_id", "city", "item_label", "item_time_", "item_time", "item_hour"]
+    assert log.users.column_names == ["user_id", "user_city_", "user_hour"]
+    assert log.catalogue["item_time_"].to_pylist()[:4] == [0, 1, 2, 0]
+    recipe = yaml.safe_load((tmp_path / "shop" / "din.yaml").read_text())
+    assert recipe["data"]["user_features"] == ["user_city_", "user_hour"]
+    for family in ("deepfm", "din"):  # what a log's samples call columns does not meet twice
+        words = ["train", str(tmp_path / "shop" / f"{family}.yaml"), "--output-dir", str(tmp_path / family), "--quiet"]
+        assert main([*words, "--training.epochs", "1"]) == 0
+
+
+def test_invoices_are_no_items(tmp_path):
+    """A basket is of one user; things are met by several."""
+    visit = [row // 4 for row in range(ROWS)]
+    invoices = {"customer": [n % 40 for n in visit], "invoice": [f"C{n}" for n in visit], "code": table()["item_id"]}
+    invoices |= {"asked": [f"where is {n}" for n in visit]}  # prose of one user tells more than a name
+    columns = table(user_id=None, item_id=None) | {
+        name: invoices[name] for name in ("invoice", "customer", "code", "asked")
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert (guess.schema["columns"]["item"], guess.schema["columns"]["user"]) == ("code", "customer")
+    assert next(entry for entry in guess.guesses if entry.column == "invoice").why.startswith(
+        "names visits, each of one"
+    )
+    assert log.context.column_names == ["asked"]
+    other = columns | {"invoice": [f"C{n % 90}" for n in range(ROWS)]}  # of several users
+    assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
+    stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
+    assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"
 
 
 def test_users_stay_longer_than_their_visits(tmp_path):

@@ -4,11 +4,13 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, table, write
 
 from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import label_columns_of
+from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.tables.load import table_source
@@ -491,7 +493,7 @@ def test_line_ends_inside_a_text_and_columns_without_names(tmp_path):
 
 
 def test_grades_whose_name_holds_the_word(tmp_path):
-    columns = {"User-ID": [row % 50 for row in range(400)], "ISBN": [f"{row % 90}X" for row in range(400)]}
+    columns = {"User-ID": [row % 50 for row in range(400)], "Shelf": [f"{row % 90}X" for row in range(400)]}
     grades = [row % 11 for row in range(400)]
     guess = guess_table(write(tmp_path / "e.csv", {**columns, "Book-Rating": grades}))
     assert guess.schema["label"] == {"column": "Book-Rating", "at_least": 5}
@@ -501,3 +503,34 @@ def test_grades_whose_name_holds_the_word(tmp_path):
     assert guess.schema["label"] == "bought"
     with pytest.raises(ValueError, match="no column looks like the label"):
         guess_table(write(tmp_path / "e.csv", {**columns, "Book-Rating": [row % 40 for row in range(400)]}))
+
+
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz", "e.jsonl", "e.parquet"])
+def test_ids_that_64_bits_do_not_tell_apart(tmp_path, name):
+    """Hashes of 64 bits without a sign: floats, as a reader of texts makes them, are one and the same for all."""
+    own = [2**64 - 1 - row * 7 % 60 for row in range(ROWS)]
+    path = tmp_path / name
+    if name == "e.parquet":
+        plain = {key: values for key, values in clicks().items() if key == "clicked"}
+        pq.write_table(pa.table(plain | {"device": pa.array(own, pa.uint64())}), path)
+    else:
+        write(
+            path,
+            {key: [*map(int, values)] for key, values in clicks(device=own).items() if key in ("clicked", "device")},
+        )
+    guess = guess_table(sample_file(path))
+    assert [(guess.role, guess.why) for guess in guess.guesses if guess.column == "device"] == [
+        ("field", "60 categories")
+    ]
+    source = table_source(path, **guess.options())
+    processor = TabularFeatureProcessor(source.fields, label="clicked").fit(source)
+    ids = processor.transform(source)["input_ids"][:, 0]
+    assert len({*ids.tolist()}) == 60
+    assert (
+        processor([{"device": own[0]}])["input_ids"][0, 0]
+        == processor([{"device": str(own[0])}])["input_ids"][0, 0]
+        == ids[0]
+    )
+    floats = {"clicked": clicks()["clicked"], "worth": [1e17 + row * 2.0**40 for row in range(ROWS)]}
+    guess = guess_table(write(tmp_path / "f.csv", floats))
+    assert [field["type"] for field in guess.schema["fields"]] == ["numeric", "numeric"]

@@ -1,6 +1,7 @@
 import gzip
 import json
 import time
+from decimal import Decimal
 
 import datasets
 import numpy as np
@@ -105,6 +106,8 @@ def test_catalogue_and_users_in_files_of_their_own(tmp_path):
     ]
     assert log.item.tolist() == [2, 1, 2, 1]
     assert log.users.to_pylist() == [{"user_id": "a", "age": None}, {"user_id": "b", "age": 7}]
+    write(tmp_path, "people.csv", {"customer": ["b"]})  # ids alone
+    assert load_log(schema_file(tmp_path, text=text)).users.to_pylist() == [{"user_id": "a"}, {"user_id": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +227,19 @@ def test_graded_feedback(tmp_path, kind):
         load_log(schema_file(tmp_path, "words.csv", text.replace("stars", "rating")))
 
 
+def test_ids_beyond_64_bits_and_decimal_ones(tmp_path):
+    rows = ROWS | {"customer": pa.array([2**64 - 1, 2**64 - 2, 2**64 - 2, 2**64 - 1], pa.uint64())}
+    rows |= {"product": pa.array([Decimal("10.00"), Decimal(20), Decimal(10), Decimal(20)], pa.decimal128(20, 2))}
+    write(tmp_path, "e.parquet", rows)
+    log = load_log(schema_file(tmp_path, "e.parquet"))
+    assert log.user_ids.tolist() == [str(2**64 - 2), str(2**64 - 1)]
+    assert log.catalogue["item_id"].to_pylist() == [10, 20]
+    assert log.user.tolist() == [0, 0, 1, 1]
+    write(tmp_path, "f.parquet", rows | {"product": pa.array([Decimal("1.5"), *map(Decimal, (2, 3, 4))])})
+    with pytest.raises(ValueError, match=r"f.parquet, column 'product': 1 of 4 values are no ids \(row 1: Decimal"):
+        load_log(schema_file(tmp_path, "f.parquet"))
+
+
 def test_ids_with_leading_zeros_stay_apart(tmp_path):
     log = load_csv(tmp_path, "customer,product,ts,clicked,title,tags\n01,10,1,1,x,\n1,10,2,0,x,\n")
     assert log.user_ids.tolist() == ["01", "1"]
@@ -309,7 +325,7 @@ def test_bad_parquet_and_json(tmp_path):
     with pytest.raises(ValueError, match=r"e\.parquet: cannot be read as parquet"):
         load_log(schema_file(tmp_path, "e.parquet"))
     (tmp_path / "e.jsonl").write_text('{"customer": ')
-    with pytest.raises(ValueError, match=r"e\.jsonl: cannot be read as jsonl"):
+    with pytest.raises(ValueError, match=r"e\.jsonl: cannot be read as JSON lines: row 1: Expecting value"):
         load_log(schema_file(tmp_path, "e.jsonl"))
     write(tmp_path, "f.parquet", {name: values for name, values in ROWS.items() if name != "ts"})
     with pytest.raises(ValueError, match=r"f\.parquet: no column 'ts'"):

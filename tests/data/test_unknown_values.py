@@ -83,6 +83,10 @@ def test_far_more_than_in_validation_is_a_warning(store):
     assert "in validation" in ad
     assert "'a2" in ad
     assert "field 'seen'" in seen
+    prose = {"ad": [f"{row} told at length, " * 50 for row in range(1000)]}
+    (_, ad) = judged(store.processor, rows_of(1000, 1, shift=100) | prose, allowed=True)
+    assert "told at length" in ad
+    assert len(ad) < 400  # three examples, of which the beginning is shown
 
 
 def test_next_to_nothing_known_is_an_error(store):

@@ -108,6 +108,20 @@ def test_the_best_are_those_of_all_pairs(runs, log, monkeypatch, kind, seen, pai
             np.testing.assert_allclose(own["logit_like"], logits[:, 1], atol=1e-5)
 
 
+def test_it_says_early_how_long_it_takes(runs, log, monkeypatch, tmp_path, capsys):
+    """After the candidates of a few users, of how many."""
+    monkeypatch.setattr(recommend, "PAIRS", 200)
+    monkeypatch.setattr("lmctr.utils.progress.PATIENCE", 0.0)
+    run, sizes = runs("text"), []
+    own = recommend.BestItems._ranked
+    monkeypatch.setattr(
+        recommend.BestItems, "_ranked", lambda self, *given: sizes.append(len(given[1])) or own(self, *given)
+    )
+    assert main(["recommend", str(run.path), "--seen", "--output", str(tmp_path / "best.csv")]) == 0
+    assert sizes == [1, *[8] * 3, 5]  # users, of 26 candidates
+    assert "ranking items: 3% of 30 users" in capsys.readouterr().err
+
+
 def test_candidates_of_a_user_and_second_share_a_history(runs, log, monkeypatch):
     """Also those that rows of a table name; not those of other users and seconds."""
     run, given = runs("sequence"), []

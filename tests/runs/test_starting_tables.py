@@ -167,11 +167,10 @@ def test_a_log_is_read_as_a_table_where_that_is_stated(clicks, capsys):
     assert recipe(kind="table", user="item")["options"]["group"] == "item"
     with pytest.raises(ValueError, match=r"--kind table: din reads histories.*--model deepfm"):
         recipe("din", kind="table")
-    for role in ("items", "item", "users"):
-        with pytest.raises(
-            ValueError, match=f"--{role} .*: a table has no items of its own; leave it out, or --kind table"
-        ):
-            recipe(kind="table", **{role: "item"})
+    with pytest.raises(
+        ValueError, match=r"--item item: of a table it says which ids .*; leave it out, or --kind table"
+    ):
+        recipe(kind="table", item="item")
     with pytest.raises(ValueError, match=r"clicks.csv: no column looks like the time"):
         recipe_for_file(TrainOptions(recipe="clicks.csv", model="deepfm", kind="log"))
     assert main(["init", "log.csv", "--yes", "--kind", "table"]) == 0
@@ -180,6 +179,58 @@ def test_a_log_is_read_as_a_table_where_that_is_stated(clicks, capsys):
     for kind, says in (("log", "samples with an empty history"), ("table", "fields (in the training part)")):
         assert main(["data", "inspect", "log.csv", "--kind", kind]) == 0
         assert says in capsys.readouterr().out
+
+
+def test_ratings_without_times_beside_files_of_items_and_users(tmp_path, monkeypatch, capsys):
+    """Their columns are fields of a table, which later rows of ids alone are completed with; the click follows from nothing else."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 400, 3000), rng.integers(0, 900, 3000)
+    films = pd.DataFrame({"id": [f"{n:04}" for n in range(900)], "title": [f"Film {n}" for n in range(900)]})
+    films = films.assign(kind=rng.choice(["war", "joy", "art"], 900), country=rng.choice(["no", "se"], 900))
+    people = pd.DataFrame({"user": range(400), "taste": rng.choice(["war", "joy", "art"], 400), "country": "no"})
+    people.loc[::2, "country"] = "se"
+    alike = films["kind"].to_numpy()[item] == people["taste"].to_numpy()[user]
+    ratings = pd.DataFrame(
+        {"user": user, "film": [f"{n:04}" for n in item], "rating": np.where(alike, 5, 1 + user % 3)}
+    )
+    for name, frame in {"ratings": ratings, "films": films, "people": people}.items():
+        frame.to_csv(f"{name}.csv", index=False)
+    assert (
+        main(["init", "ratings.csv", "--items", "films.csv", "--users", "people.csv", "--yes", "--output", "a/b"]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "no column looks like the time" in told
+    assert re.search(r"id +id +100.0% of the ids of 'film' stand there", told)
+    assert re.search(r"left out +title +another value for \(almost\) every item", told)
+    schema = yaml.safe_load((tmp_path / "a/b/schema.yaml").read_text())
+    films_spec = {"path": "../../films.csv", "by": "film", "id": "id", "columns": ["kind", "country"]}
+    people_spec = {"path": "../../people.csv", "by": "user", "columns": {"taste": "taste", "user_country": "country"}}
+    assert schema["joined"] == [films_spec, people_spec]
+    few = ["--training.epochs", "4", "--training.use_cpu", "true", "--quiet"]
+    assert main(["train", "a/b/deepfm.yaml", "--output-dir", "runs/one", *few]) == 0
+    files = ["--items", "films.csv", "--users", "people.csv"]
+    assert main(["train", "ratings.csv", *files, "--model", "deepfm", "--output-dir", "runs/two", *few]) == 0
+    one, two = (json.loads((tmp_path / f"runs/{name}/metrics.json").read_text()) for name in ("one", "two"))
+    assert one["split metrics"] == two["split metrics"]
+    assert one["split metrics"]["test"]["auc"] > 0.9  # ids alone are met too seldom
+    ratings[["user", "film"]].head(50).to_csv("new.csv", index=False)
+    scores = {}
+    for name in ("one", "two"):
+        assert main(["predict", f"runs/{name}", "--input", "new.csv", "--output", "scores.csv"]) == 0
+        scores[name] = pd.read_csv("scores.csv")["logit"].to_numpy()
+        run = lmctr.runs.load(f"runs/{name}")
+        for rows in (pd.read_csv("new.csv", dtype={"film": str}), [{"user": int(user[0]), "film": f"{item[0]:04}"}]):
+            np.testing.assert_allclose(run.predict(rows), scores[name][: len(rows)], rtol=1e-5, atol=1e-5)
+    assert ((scores["one"] > 0) == alike[:50]).mean() > 0.8
+    tasteful = pd.read_csv("new.csv", dtype={"film": str}).assign(kind=people["taste"].to_numpy()[user[:50]])
+    assert (run.predict(tasteful) > 0).mean() > 0.9  # the other columns come from the files
+    own = pd.read_csv("new.csv").assign(kind="war", country="no", taste="war", user_country="no")
+    assert (run.predict(own) > 0).mean() > 0.9  # what rows say themselves holds
+    shutil.move("films.csv", "films_of_old.csv")
+    with pytest.raises(FileNotFoundError, match=r"films.csv"):
+        run.predict(pd.read_csv("new.csv"))
+    np.testing.assert_allclose(run.predict(own)[:1], run.predict(own.head(1)), rtol=1e-5)  # and needs no file
 
 
 def test_rows_with_a_time_are_parted_by_it(clicks):

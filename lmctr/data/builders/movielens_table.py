@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.schema import OWN_NAMES
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.statistics import StatisticsReader, resolve_statistics
@@ -20,7 +21,6 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from .movielens import load_movielens
 
 _COUNTS = ("user_count", "item_count")
-_RESERVED = {"user_id", "item_id", "label", "time", "liked_items", "other_items", "liked_times", "other_times"}
 _MOST_CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 
 
@@ -140,7 +140,7 @@ def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None, statist
         for name in table.column_names:
             if (chosen is not None and name not in chosen) or _field_type(table[name], name) is None:
                 continue
-            if name in found or name in {*_RESERVED, *statistics} or (name == "weight" and log.weight is not None):
+            if name in found or name in {*OWN_NAMES, *statistics} or (name == "weight" and log.weight is not None):
                 raise ValueError(
                     f"{log.info.name!r} as a table: two columns are called {name!r}; give one of them another name in the schema, as in "
                     f"`columns: {{shop_{name}: {name}}}`."

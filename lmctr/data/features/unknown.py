@@ -114,7 +114,7 @@ def check_unknown(
         if limit is None:
             limit = max(MAX_UNKNOWN, (1 + (usual or 0.0)) / 2) if (usual or 0.0) < _USELESS else 1.0
         found = examples.get(name, [])
-        shown = f" ({', '.join(map(repr, found[:3]))}, ...)" if found else ""
+        shown = f" ({', '.join(f'{value!r:.60}' for value in found[:3])}, ...)" if found else ""
         text = f"field {name!r}: {share:.1%} of the values are unknown{shown}"
         text += "" if usual is None else f", {usual:.1%} in validation"
         if share > limit and len(found) >= min(_DISTINCT, max(size // 2, 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -44,7 +44,7 @@ _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
-_OF_OBJECTS = "give their entries columns of their own"
+_OF_OBJECTS = "give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
 )
@@ -97,6 +97,7 @@ class Guesser:
         for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
             whys = {} if sample is None else dict.fromkeys(sample.objects, f"holds objects; {_OF_OBJECTS}")
             whys |= {} if sample is None else dict.fromkeys(sample.nameless, _NAMELESS)
+            whys |= {} if sample is None else {name: f"holds {what}" for name, what in sample.no_values.items()}
             for name, why in whys.items():
                 self._say(f"{start}left out", name, why)
 
@@ -207,6 +208,28 @@ class Guesser:
         return self._is_called_code(name, values) or (
             is_number(values.type) and _are_whole(values) and not _THINGS.isdisjoint(words_of(name)[-1:])
         )
+
+    # ---- files of items and users -----------------------------------------------------------------------------------
+
+    def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
+        """How many of the ids of a column of the events stand in each of some columns of a file."""
+        ids, shares = pc.unique(plain_ids(self.events.values(key))), {}
+        for name in columns:
+            kind = sample.table[name].type
+            if len(ids) and (pa.types.is_integer(kind) or is_text(kind)):
+                found = pc.is_in(ids, value_set=pc.unique(plain_ids(sample.values(name))))
+                shares[name] = pc.mean(found.cast(pa.int8())).as_py()
+        return shares
+
+    def _say_id(self, what: str, sample: FileSample, column: str, key: str, share: float) -> None:
+        """Tell which column of a file holds the ids of which column of the events; that most of these have no row there is not sure to be right."""
+        if not share:
+            raise ValueError(
+                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
+                f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
+            )
+        says = f"{share:.1%} of the ids of {key!r} stand there"
+        self._say(f"{what} id", column, says, share > 0.5 or not sample.whole)
 
     # ---- labels -----------------------------------------------------------------------------------------------------
 
@@ -348,6 +371,11 @@ class Guesser:
             if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
                 return whole
         return None
+
+
+def plain_ids(values: pa.Array) -> pa.Array:
+    """Ids without the zeros at their head, 00123, which a sample of a text file reads as a number and another file's texts keep."""
+    return pc.replace_substring_regex(values.cast(pa.string()), r"^0+(\d)", r"\1")
 
 
 def _are_names(parts: pa.Array) -> bool:

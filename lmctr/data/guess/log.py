@@ -6,7 +6,7 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 
-from .base import Guesser, told_after
+from .base import Guesser, plain_ids, told_after
 from .found import Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label, words_of
 
@@ -53,6 +53,7 @@ _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
 _IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps of both
+_STATISTICS = {name for own in ("full", "repeats", "factors") for name in STATISTIC_SETS[own]}
 _DAY = 86_400
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
@@ -85,6 +86,8 @@ class _LogGuesser(Guesser):
     def __init__(self, *of_all: Any, negatives: int | None):
         super().__init__(*of_all)
         self.negatives = negatives
+        # what columns of a log's samples are called already, and what these are
+        self.taken = dict.fromkeys(OWN_NAMES, "one of every log") | dict.fromkeys(_STATISTICS, "a statistic")
 
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
@@ -107,8 +110,11 @@ class _LogGuesser(Guesser):
         schema = self.found.schema
         schema["events"] = {"path": str(self.events.path), **self.events.reading}
         schema["columns"] = self.columns
+        self.taken |= {"weight": "that of samples"} if "weight" in self.columns else {}
         schema |= {} if self.negatives is None else {"negatives": self.negatives}
         of_items, of_users, context = self._rest()
+        if context:  # before the others, which give way: requests name it
+            self._context(context)
         if self.found.items is not None:
             schema["catalogue"] = self._attributes("items", self.found.items, self.columns["item"])
         elif of_items:
@@ -117,8 +123,6 @@ class _LogGuesser(Guesser):
             schema["users"] = self._attributes("users", self.found.users, self.columns["user"])
         elif of_users:
             schema["users"] = {"columns": self._described("user", self.events, of_users)}
-        if context:
-            self._context(context)
         if self.found.items is not None and (lacking := self._lacking()):
             schema["missing_items"] = "empty"
             self._say("items missing_items", "empty", f"{lacking:.1%} of the events have an item without a row there")
@@ -218,11 +222,29 @@ class _LogGuesser(Guesser):
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
+        if role == "item":  # an invoice or a basket is of one user
+            repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _is_of_one_user(self, name: str) -> bool:
+        """Whether all rows of each id of a column are of one user, as far as it is known who these are, and users have several of them."""
+        users = [self.columns.get("user") or self.given.get("user") or next(iter(self.events.called("user")), None)]
+        if users[0] in (None, name) or self.events.distinct[name] <= self.events.distinct[users[0]]:
+            return False
+        ids, of_user = (
+            column.combine_chunks() for column in self.events.table.select([name, *users]).drop_null().columns
+        )
+        return self._follows(pc.dictionary_encode(ids).indices, of_user)
+
+    def _names_visits(self, name: str) -> bool:
+        """Whether a column names invoices, sessions and the like, of which each is of one user."""
+        values = self.events.values(name)
+        is_id = self._is_called_code(name, values) or (is_text(values.type) and not _have_blanks(values))
+        return is_id and self._is_of_one_user(name)
 
     def _leave_out_rows(self) -> None:
         """Rows without an item or a user, such as searches and starts of an app, are none of the log: what else is guessed is guessed of the others."""
@@ -388,6 +410,8 @@ class _LogGuesser(Guesser):
             ) and not pa.types.is_floating(values.type):
                 amounts = self._amounts(values.drop_null(), name.lower())
                 self._say("left out", name, f"another value on (almost) every row{amounts}")
+            elif self._names_visits(name):
+                self._say("left out", name, "names visits, each of one user: those to come have other names")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read
@@ -422,38 +446,17 @@ class _LogGuesser(Guesser):
             if name in names and self.events.distinct[name] <= _SCENARIOS
         ]
         if pages and is_text(self.events.table[pages[0]].type) and not self.events.table[pages[0]].null_count:
-            self.columns["scenario"] = pages[0]
+            self.columns["scenario"], self.taken["scenario"] = pages[0], "that of events"
             self._say("scenario", pages[0], f"by its name; {self.events.distinct[pages[0]]} places")
             names = [name for name in names if name != pages[0]]
         if names:
-            described = self._described("context", self.events, names)
-            if taken := {*described} & {*STATISTIC_SETS["full"]}:
-                specs = described if isinstance(described, dict) else {name: name for name in described}
-                described = {f"row_{name}" if name in taken else name: spec for name, spec in specs.items()}
-            for name in sorted(taken):
-                self._say("context", name, f"is called 'row_{name}': {name!r} is a statistic")
-            self.columns["context"] = described
-
-    def _shares(self, sample: FileSample, key: str, columns: Iterable[str]) -> dict[str, float]:
-        """How many of the ids of a column of the events stand in each of some columns of a file."""
-        ids, shares = pc.unique(_plain_ids(self.events.values(key))), {}
-        for name in columns:
-            kind = sample.table[name].type
-            if pa.types.is_integer(kind) or is_text(kind):
-                found = pc.is_in(ids, value_set=pc.unique(_plain_ids(sample.values(name))))
-                shares[name] = pc.mean(found.cast(pa.int8())).as_py()
-        return shares
+            self.columns["context"] = self._described("context", self.events, names)
 
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""
         shares = self._shares(sample, key, sample.table.column_names)
         column = max(shares, key=lambda name: (shares[name], name == key), default=None)
-        if column is None or not shares[column]:
-            raise ValueError(
-                f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
-                f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
-            )
-        self._say(f"{what} id", column, f"{shares[column]:.1%} of the ids of {key!r} stand there")
+        self._say_id(what, sample, column, key, shares.get(column, 0.0))
         names = [name for name in sample.table.column_names if name != column]
         described = self._described(what.removesuffix("s"), sample, names)
         own = {"item" if what == "items" else "user": column} if column != key else {}
@@ -465,7 +468,7 @@ class _LogGuesser(Guesser):
         texts = {}
         for column in names:
             values, distinct = sample.values(column), sample.distinct.get(column)
-            name = f"row_{column}" if column == _IDS.get(what) else column
+            name, called = self._own_name(what, column, names)
             plain = column.lower().replace("_", "")
             category = distinct is not None and distinct <= max(50, len(values) / 2)
             if not len(values) or (distinct is not None and distinct < 2 and len(values) > 1):
@@ -498,12 +501,15 @@ class _LogGuesser(Guesser):
                 why = f"{distinct:,} codes" if category else "numbers"
             if pa.types.is_nested(values.type):
                 why, category = "lists", True
+            if column in sample.mixed:
+                why += "; texts and numbers mixed, read as texts"
+                described[name] = {"column": column, "type": "text"} if described[name] == column else described[name]
             if category and described[name] == column and (is_text(values.type) or is_number(values.type)):
                 # said, so that a later file in which the codes look otherwise gives the same ids
                 described[name] = {"column": column, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):
                 (self.found.item_categories if what == "item" else self.found.user_categories).append(name)
-            called = "" if name == column else f"; is called {name!r}: {column!r} are the ids"
+            self.taken[name] = f"a column of the {what}"
             self._say(f"{start}{what if not start else 'column'}", column, f"{why}{called}")
         if what == "item" and texts:
             known = [name for title in _TITLES for name in texts if name.lower().replace("_", "") == title]
@@ -517,13 +523,23 @@ class _LogGuesser(Guesser):
                 self._say("items not in prompt", name, read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
 
+    def _own_name(self, what: str, column: str, others: list[str]) -> tuple[str, str]:
+        """What a log calls a column, beside all others that its samples as a table have, and what is said of a name that is not the column's."""
+        if column not in self.taken:
+            return column, ""
+        is_id = column == _IDS.get(what)
+        name = f"{'row' if is_id or what == 'context' else what}_{column}"
+        while name in self.taken or name in others:
+            name += "_"
+        return name, f"; is called {name!r}: {column!r} {'are the ids' if is_id else f'is {self.taken[column]}'}"
+
     def _lacking(self) -> float:
         """Share of the sampled events whose item the items' file lacks; 0 where that file was not read to its end."""
         items, spec = self.found.items, self.found.schema["catalogue"]
         if not items.whole:
             return 0.0
-        known = pc.unique(_plain_ids(items.values(spec.get("item", self.columns["item"]))))
-        found = pc.is_in(_plain_ids(self.events.values(self.columns["item"])), value_set=known)
+        known = pc.unique(plain_ids(items.values(spec.get("item", self.columns["item"]))))
+        found = pc.is_in(plain_ids(self.events.values(self.columns["item"])), value_set=known)
         return 1.0 - pc.mean(found.cast(pa.int8())).as_py()
 
 
@@ -532,9 +548,8 @@ def _action(word: str) -> str:
     return word if word in _ACTIONS else word.removesuffix("s")  # carts, clicks and orders
 
 
-def _plain_ids(values: pa.Array) -> pa.Array:
-    """Ids without the zeros at their head, 00123, which a sample of a text file reads as a number and another file's texts keep."""
-    return pc.replace_substring_regex(values.cast(pa.string()), r"^0+(\d)", r"\1")
+def _have_blanks(texts: pa.Array) -> bool:
+    return pc.any(pc.match_substring(pc.utf8_trim_whitespace(texts), " ")).as_py()
 
 
 def _few_words(values: pa.Array) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,21 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
-from lmctr.data.tables.reading import MISSING_WORDS, stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
 
 from .forms import refuse_lists_of_shown, refuse_other_lines
 
 _BYTES = 16 << 20
+_EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
     "viewer reader reviewerid reviewer buyer shopper person deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
-    "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
+    "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
+    "stockcode isbn ean upc",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
@@ -60,7 +63,9 @@ class FileSample:
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
+        no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
+        mixed: columns of JSON lines that hold values of several types, which are read as texts.
     """
 
     path: Path
@@ -71,6 +76,8 @@ class FileSample:
     objects: tuple[str, ...] = ()
     nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
+    mixed: tuple[str, ...] = ()
+    no_values: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -149,8 +156,17 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         )
     if kind == "csv":
         refuse_other_lines(path)
+    mixed: tuple[str, ...] = ()
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
-    first = next(blocks).table
+    try:
+        first = next(blocks).table
+    except ValueError:
+        kinds = _kinds_of_mixed(path) if kind == "jsonl" else {}
+        mixed = tuple(name for name, own in kinds.items() if own == "text")
+        if not mixed:
+            raise
+        blocks = stream_file(path, kinds, block_size=_BYTES)
+        first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
     if kind in ("csv", "tsv"):
@@ -181,7 +197,14 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     nameless = tuple(name for name in table.column_names if not name.strip())
-    table = table.drop_columns([*objects, *(name for name in nameless if name not in objects)])
+    table = _with_texts_of_bytes(table)
+    no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
+    table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
+    if kind == "parquet":
+        table = _with_texts(table, table.select(_beyond_64_bits(table)))
+    elif long := _beyond_64_bits(table):
+        texts = stream_file(path, dict.fromkeys(long, "text"), delimiter=delimiter, names=names, block_size=_BYTES)
+        table = _with_texts(table, next(texts).table)
     reading = {} if names is None else {"names": [*names]}
     reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
@@ -208,7 +231,15 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = pa.table(cleaned)
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+
+
+def _kinds_of_mixed(path: Path) -> dict[str, str]:
+    """Those of `kinds_in_json`; nothing of lines that are no objects."""
+    try:
+        return kinds_in_json(path, _BYTES)
+    except ValueError:
+        return {}
 
 
 def _place_of_names(table: pa.Table) -> int | None:
@@ -253,6 +284,51 @@ def _missing_words(path: Path, delimiter: str | None, names: Sequence[str] | Non
     wanted = dict.fromkeys(numbers, "text")
     table = next(stream_file(path, wanted, delimiter=delimiter, names=names, block_size=_BYTES)).table
     return {word for name in numbers for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
+
+
+def _beyond_64_bits(table: pa.Table) -> list[str]:
+    """Columns of whole numbers that 64 bits with a sign, or a reader's floats, do not tell apart: ids, which are texts."""
+    found = []
+    for name, column in zip(table.column_names, table.columns):
+        if pa.types.is_uint64(column.type):
+            is_long = (pc.max(column).as_py() or 0) >= 2**63
+        else:
+            is_long = pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= _EXACT
+        found += [name] if is_long else []
+    return found
+
+
+def _with_texts(table: pa.Table, texts: pa.Table | pa.RecordBatch) -> pa.Table:
+    """The table with columns whose texts are all whole numbers as these texts."""
+    for name in texts.schema.names:
+        column = pa.chunked_array([texts.column(name)]) if isinstance(texts, pa.RecordBatch) else texts[name]
+        if not pa.types.is_floating(column.type):
+            column = column.cast(pa.string())
+            if _all_match(column, r"^\s*([+-]?\d+\s*)?$"):
+                table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _no_field(kind: pa.DataType) -> str:
+    """What values of a type are that no field reads; nothing of others."""
+    if pa.types.is_duration(kind):
+        return "durations; write seconds, as numbers"
+    if pa.types.is_time(kind):
+        return "times of day; write hours, as numbers, or whole times"
+    return "bytes that are no UTF-8 text" if _is_bytes(kind) else ""
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+
+
+def _with_texts_of_bytes(table: pa.Table) -> pa.Table:
+    for place, own in enumerate(table.schema):
+        if _is_bytes(own.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                texts = table[place].cast(pa.large_binary()).cast(pa.large_string())
+                table = table.set_column(place, own.name, texts)
+    return table
 
 
 def _holds_objects(kind: pa.DataType) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.features.canonical import canonical_words, neutral_words
 from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
+from lmctr.data.tables.joined import keys_of
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 
@@ -26,6 +29,7 @@ _COUNTS = 20  # distinct whole numbers above which a column of them may count ra
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
 _FEWEST_OF_CODE = 2  # rows of a code on average
+_MANY, _ALMOST = 50, 0.9  # different texts, and their share of the rows, above which they name the row
 _BINS = 32
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
 _OFTEN = 0.1  # share of the rows that columns told with one another are empty in
@@ -52,9 +56,10 @@ def guess_files(
         FileNotFoundError, ValueError: as [`sample_file`], [`guess_log`] and [`guess_table`] do.
     """
     given = given or {}
-    for role, path in {"items": items, "users": users, "item": given.get("item")}.items() if kind == "table" else ():
-        if path is not None:
-            raise ValueError(f"--{role} {path}: a table has no items of its own; leave it out, or --kind table")
+    if kind == "table" and "item" in given and items is None:
+        raise ValueError(
+            f"--item {given['item']}: of a table it says which ids a file of items describes (--items FILE); leave it out, or --kind table"
+        )
     if kind == "table" and negatives is not None:
         raise ValueError(
             f"--negatives {negatives}: they are drawn from the items of a log; leave it out, or --kind table"
@@ -66,16 +71,16 @@ def guess_files(
         )
     files = [_sampled(role, path, names.get(role)) for role, path in paths.items()]
     if kind == "table":
-        return guess_table(files[0], given)
+        return guess_table(files[0], given, *files[1:])
     try:
         return guess_log(*files, given, ask, negatives)
     except NoLogError as error:
-        if kind == "log" or negatives is not None or files[1:] != [None, None] or "item" in given:
+        if kind == "log" or negatives is not None or ("item" in given and items is None):
             raise
-        is_like_a_log = files[0].called("user") and files[0].called("item")
+        is_like_a_log = files[1:] != [None, None] or (files[0].called("user") and files[0].called("item"))
         why = str(error).removeprefix(f"{files[0].path}: ").partition(";")[0]
         try:
-            guess = guess_table(files[0], given)
+            guess = guess_table(files[0], given, *files[1:])
         except NotToldError as other:
             if not is_like_a_log:
                 raise
@@ -92,24 +97,39 @@ def _sampled(role: str, path: str | os.PathLike | None, names: Sequence[str] | N
         return None if path is None else sample_file(path, names)
 
 
-def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:
+def guess_table(
+    events: FileSample,
+    given: Mapping[str, str] | None = None,
+    items: FileSample | None = None,
+    users: FileSample | None = None,
+) -> LogGuess:
     """The options of a table's source (see [`~lmctr.data.tables.load`]) from a sample of its file.
 
     Args:
-        events: of the file. given: columns that the user named, by `user`, `time`, `label`, `weight`; they are not guessed.
+        events: of the file. given: columns that the user named, by `user`, `item`, `time`, `label`, `weight`; they are not guessed.
+        items, users: of files with a row for each item, and each user, of the events, whose columns are fields too.
 
     Returns:
         The guess; its `schema` has `events` (path and how it is read), `label`, `fields`, and where they are there `time`, `time_format`,
-        `group` and `weight`.
+        `group`, `weight` and `joined`.
 
     Raises:
-        ValueError: no column of two values looks like the label; names what to state.
+        ValueError: no column of two values looks like the label; names what to state. A file of items or users without the events' ids, or with several
+            rows of one.
     """
-    return _TableGuesser(events, None, None, {k: v for k, v in (given or {}).items() if k != "item"}, None).run()
+    return _TableGuesser(events, items, users, dict(given or {}), None).run()
 
 
 class _TableGuesser(Guesser):
     missing = "drop"
+
+    def __init__(self, *of_all: Any):
+        super().__init__(*of_all)
+        self.file_of: dict[str, str] = {}  # `items` or `users`, of columns that stand in a file of these
+        self.joined: list[dict[str, Any]] = []  # what the schema says of such files
+
+    def _say(self, role: str, column: str, *said: Any, **how: Any) -> None:
+        super()._say(f"{self.file_of[column]} {role}" if column in self.file_of else role, column, *said, **how)
 
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
@@ -123,6 +143,9 @@ class _TableGuesser(Guesser):
             schema["group"] = group
             self._say("group", group, "users, by its name: AUC inside them is reported too")
         clicks = self._clicks(schema["label"])
+        for what, sample in (("items", self.found.items), ("users", self.found.users)):
+            if sample is not None:
+                self.joined.append(self._join(what, sample))
         later: dict[str, np.ndarray] = {}  # where columns that come after the label are empty
         for name in sorted(self.left, key=lambda name: self.events.table[name].null_count):
             values = self.events.table[name].combine_chunks()
@@ -135,12 +158,67 @@ class _TableGuesser(Guesser):
                 self._say("left out", name, why)
                 later |= {name: empty} if empty.mean() > _OFTEN else {}
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
+        read = {field.get("column", field["name"]) for field in schema["fields"]}
+        for own in self.joined:
+            taken = {name: column for name, column in own.pop("columns").items() if name in read}
+            own |= {"columns": list(taken) if [*taken] == [*taken.values()] else taken} if taken else {}
+        if joined := [own for own in self.joined if "columns" in own]:
+            schema["joined"] = joined
         if not schema["fields"]:
             why = "; ".join(f"{guess.column}: {guess.why}" for guess in self.found.guesses if guess.role == "left out")
             raise ValueError(
                 f"{self.events.path}: no column is left to read ({why}); name `fields` in a schema of your own."
             )
         return self.found
+
+    def _key(self, role: str, sample: FileSample, columns: Sequence[str]) -> tuple[str, str, float]:
+        """Which of some columns of the events holds ids of a file of items or users, which column of the file they stand in, and the share that does:
+        of columns called so the first that will do, else the one with most of the file's ids, for small numbers stand among many."""
+        other = self.events.named("user" if role == "item" else "item")
+        found: tuple[str, str, float] = (self.given.get(role, role), "", 0.0)
+        groups = (
+            [*self.events.called(role), *self.events.named_ids(role)],
+            [name for name in columns if name in sample.table.column_names],
+            [name for name in columns if name not in other],
+        )
+        for group in [[self.given[role]]] if role in self.given else groups:
+            for key in group:
+                shares = self._shares(sample, key, sample.table.column_names) if key in columns else {}
+                own = max(shares, key=lambda name: (shares[name], sample.distinct[name], name == key), default=None)
+                weight = self.events.distinct.get(found[0], 0) * found[2]
+                if own is not None and shares[own] * self.events.distinct[key] > weight:
+                    found = key, own, shares[own]
+            if found[2] > 0.5:
+                break
+        return found
+
+    def _join(self, what: str, sample: FileSample) -> dict[str, Any]:
+        """The keys of a file of items or users in the schema; its columns stand in the sample of the events from here on."""
+        role, names = what.removesuffix("s"), sample.table.column_names
+        others = {*self.file_of, *(own["by"] for own in self.joined)}
+        key, column, share = self._key(role, sample, [name for name in self.left if name not in others])
+        self._say_id(what, sample, column, key, share)
+        ids, kind = keys_of(sample.table[column], column, str(sample.path))
+        own = canonical_words(neutral_words(self.events.table[key].combine_chunks()), kind)
+        places, table, taken = pc.index_in(own, value_set=ids, skip_nulls=True), self.events.table, {}
+        for name in (name for name in names if name != column):
+            values, distinct = sample.values(name), sample.distinct.get(name, 0)
+            names_all = distinct > max(_MANY, _ALMOST * len(values)) and not self._are_lists(name, values)
+            if names_all and (is_text(values.type) or self._is_called_code(name, values)):
+                self._say(f"{what} left out", name, f"another value for (almost) every {role}")
+                continue
+            called = name
+            while called in table.column_names or (called != name and called in names):
+                called = f"{role}_{name}" if called == name else f"{called}_"
+            taken[called], self.file_of[called] = name, what
+            table = table.append_column(called, sample.table[name].take(places))
+        self.events = replace(self.events, table=table)
+        self.left += taken
+        stands = {} if column == key else {"id": column}
+        return {"path": str(sample.path), **sample.reading, "by": key, **stands, "columns": taken}
+
+    def _are_lists(self, name: str, values: pa.Array) -> bool:
+        return is_text(values.type) and self._separator(values, name.lower()) is not None
 
     def _are_users(self, name: str) -> bool:
         """Whether a column called like users has some number of them, who come again."""
@@ -251,7 +329,7 @@ class _TableGuesser(Guesser):
                 f"lists, parted by {separator!r}",
                 [{"name": name, "type": "multi_value", "separator": separator}],
             )
-        elif distinct > 50 and distinct > 0.9 * len(values):
+        elif distinct > _MANY and distinct > _ALMOST * len(values):
             left_out = f"another value on (almost) every row{self._amounts(values, name.lower())}"
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
@@ -264,6 +342,7 @@ class _TableGuesser(Guesser):
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
+        doubt += "; texts and numbers mixed, read as texts" if name in self.events.mixed else ""
         as_both = len(fields) == 3  # a code, a number and a bin
         self._say("field", name, f"{why}{doubt}", sure=not as_both and not doubt)
         return fields

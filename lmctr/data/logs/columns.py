@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import decoded, is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text, whole_numbers
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -155,7 +155,7 @@ def without_empty_id(array: pa.Array) -> pa.Array:
 
 
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
-    """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked."""
+    """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked; unsigned ones that int64 does not hold as strings."""
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if pa.types.is_floating(kind) and not pa.types.is_dictionary(array.type):
         numbers = array.to_numpy(zero_copy_only=False)
@@ -163,8 +163,13 @@ def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
             bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2**53)
         refuse(bad, array, column, source, "are no ids", "Ids are integers or strings.")
         return array.cast(pa.int64())
+    if pa.types.is_decimal(kind):
+        texts = pc.replace_substring_regex(decoded(array).cast(pa.string()), r"\.0+$", "")
+        bad = pc.match_substring(texts, ".").to_numpy(zero_copy_only=False)
+        refuse(bad, array, column, source, "are no ids", "Ids are integers or strings.")
+        return whole_numbers(texts)
     if pa.types.is_integer(kind):
-        return array if pa.types.is_dictionary(array.type) else array.cast(pa.int64())
+        return array if pa.types.is_dictionary(array.type) else whole_numbers(array)
     if is_text(kind):
         empty = pc.equal(array.dictionary if pa.types.is_dictionary(array.type) else array, "")
         if pc.any(empty).as_py():

@@ -564,8 +564,8 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
         wanted = user_ids.cast(known.type)
     row_of_code = np.argsort(encoded)  # each id stands on one row
     rows = pc.take(pa.array(row_of_code), pc.index_in(wanted, value_set=known))
-    table = users.drop_columns(["user_id"]).take(rows)
-    return table.add_column(0, "user_id", user_ids)
+    others = users.take(rows).drop_columns(["user_id"])  # with the ids, for a table of no columns has no rows
+    return pa.table({"user_id": user_ids, **dict(zip(others.column_names, others.columns))})
 
 
 def _read_array(path: Path, mmap: bool) -> np.ndarray:

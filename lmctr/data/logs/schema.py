@@ -25,6 +25,9 @@ from lmctr.utils.values import Values, read_values
 # Rules of labels, by their sign in words.
 RULES = {"greater_than": ">", "at_least": ">=", "less_than": "<", "at_most": "<=", "equals": "=", "in": "in"}
 
+OWN_NAMES = {"user_id", "item_id", "label", "time", "liked_items", "other_items", "liked_times", "other_times"}
+"""What a log's samples as a table call columns of their own, so that no other may be called so."""
+
 
 class FileSpec(ReadingKeys):
     """Where a table stands and how to read it."""

@@ -48,7 +48,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.in_memory import arrow_table
-from lmctr.data.reading import ID, read_table
+from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
 from lmctr.utils.measure import release_memory
@@ -142,6 +142,10 @@ def log_from_file(
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
     file = folder / Path(events.path).expanduser()
     types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
+    if checked_file(file, events.format)[1] == "jsonl":  # where texts may stand among numbers
+        own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
+        parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
+        types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"} | types
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)

@@ -14,6 +14,7 @@ label: click                                      # 0 or 1; several: labels: [cl
 group: user                                       # optional: column of the grouped AUC
 time: {column: ts, format: "%Y-%m-%d %H:%M:%S"}   # optional; a name alone: unix seconds or timestamps
 weight: w                                         # optional
+joined: [{path: items.csv, by: ad}]               # optional: files with a row for each value of a column; id: its name there, columns: those to take
 split: {rule: random, fractions: [0.8, 0.1, 0.1], seed: 0}   # random, group, rows, time; with `files` it parts the training file
 fields:                                           # default: text and whole numbers categorical, other numbers numeric, lists sequences
   - {name: ad, type: categorical, min_count: 2}
@@ -55,6 +56,7 @@ from lmctr.utils.arrow import is_list
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
+from .joined import JoinedSpec, joined_files, joined_to
 from .labels import label_spec, told_by
 from .reading import block_size_for
 from .source import Piece, SplitRule, TableSource, file_piece, table_piece
@@ -80,6 +82,7 @@ def table_source(
     names: Sequence[str] | None = None,
     decimal: str = ".",
     na_values: Sequence[str] | None = None,
+    joined: Sequence[Mapping[str, Any]] = (),
     info: DatasetInfo | None = None,
     memory_limit: int | None = None,
 ) -> TableSource:
@@ -108,6 +111,7 @@ def table_source(
         names: column names of CSV files without a header line.
         decimal: decimal point of CSV files, "." or ",".
         na_values: further texts of CSV files that mean a missing value.
+        joined: files whose columns stand on the rows too, such as those of items, see [`~lmctr.data.tables.joined.JoinedSpec`].
         info: origin and licence.
         memory_limit: bytes that reading may take beside vocabularies; sets the size of blocks.
 
@@ -145,9 +149,10 @@ def table_source(
     else:
         pieces = [piece(data, None)]
     specs = _label_specs(label, labels)
-    pieces = [told_by(piece, specs) for piece in pieces]
     label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
+    files = joined_files(joined, special)
+    pieces = [told_by(joined_to(piece, files), specs) for piece in pieces]
     note = None
     if fields is None:
         where = str(data) if isinstance(data, (str, os.PathLike)) else "the table"
@@ -169,6 +174,7 @@ def table_source(
         time_format=time_format,
         weight=weight,
         reading=unusual,
+        joined=files,
         split=rule,
         info=info,
     )
@@ -259,6 +265,7 @@ class TableSchema(ReadingKeys):
     time: Annotated[TimeKeys, short_for("column")] | None = None
     weight: ColumnName | None = None
     split: TableSplit = TableSplit()
+    joined: list[JoinedSpec] = []  # noqa: RUF012 (pydantic copies it)
     fields: list | None = None
     info: InfoKeys | None = None
 
@@ -288,6 +295,7 @@ def source_from_schema(
     labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
     is_file = path is not None and folder.is_file()
+    beside = Path(schema).parent if is_file else folder
     if is_file and any(parts.values()):
         raise ValueError(
             f"path: {path} is a file, and the schema {where} has {len([*filter(None, parts.values())]) + 1} files; give a folder of them."
@@ -302,6 +310,7 @@ def source_from_schema(
         time=time.column,
         time_format=time.format if time.unit == "s" else time.unit,
         weight=keys.weight,
+        joined=[own.model_copy(update={"path": str(beside / own.path)}) for own in keys.joined],
         **{key: value for key, value in given.items() if value is not None},
         **keys.reading(),
         info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),

@@ -31,6 +31,7 @@ from lmctr.data.reading import (
     csv_header,
     delimiter_of,
     first_not_utf8,
+    json_of_mixed,
     parquet_files,
     parse_error,
     printable,
@@ -127,13 +128,33 @@ def names_in_file(path: str | Path, **reading: Any) -> list[str]:
     path, kind = checked_file(path)
     if kind != "jsonl":
         return next(stream_file(path, **reading)).table.schema.names
-    with _opened(path) as stream:
-        block = next(_line_blocks(stream, BLOCK_SIZE, path), b"")
     try:
-        rows = [parse_json(line, keys_once=False) for line in block.splitlines()[:1000] if line.strip()]
-        return list(dict.fromkeys(name for row in rows for name in row))
+        return list(dict.fromkeys(name for row in _first_objects(path, BLOCK_SIZE)[:1000] for name in row))
     except ValueError:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
+
+
+def kinds_in_json(path: Path, block_size: int) -> dict[str, str]:
+    """By column of JSON lines "text" where the first block holds texts, numbers and booleans mixed (NaN is a number), else "any".
+
+    Raises:
+        ValueError: a line that is no object.
+    """
+    types: dict[str, set[type]] = {}
+    for row in _first_objects(path, block_size):
+        for name, value in row.items():
+            types.setdefault(name, set()).add(float if type(value) is int else type(value))
+    types = {name: own - {type(None)} for name, own in types.items()}
+    return {name: "text" if len(own) > 1 and own <= {str, float, bool} else "any" for name, own in types.items()}
+
+
+def _first_objects(path: Path, block_size: int) -> list[dict[str, Any]]:
+    with _opened(path) as stream:
+        block = next(_line_blocks(stream, block_size, path), b"")
+    rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError(f"{path}: a line that is no object.")
+    return rows
 
 
 def _default_delimiter(path: Path, columns: Mapping[str, str] | None, names: Sequence[str] | None) -> str:
@@ -323,7 +344,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                 other = [name for name in found if _reads_otherwise(table[name])]
                 table = _json_texts(table, block, other, done + 1) if other else table
             except pa.ArrowInvalid as error:
-                table = _json_of_mixed(path, error, block, columns, done)
+                table = json_of_mixed(path, error, block.splitlines(), columns or {}, columns, done)
             if columns is not None:
                 if not done:
                     check_columns(table.column_names, list(columns), str(path))
@@ -350,31 +371,6 @@ def _json_texts(table: pa.Table, block: bytes, names: Sequence[str], first: int)
         values = array_of([row.get(name) for row in rows], name, "text", first)
         table = table.set_column(table.column_names.index(name), name, values)
     return table
-
-
-def _json_of_mixed(
-    path: Path, error: pa.ArrowInvalid, block: bytes, columns: Mapping[str, str] | None, done: int
-) -> pa.Table:
-    """A block whose columns hold values of several types, where they may; else Arrow's error with column and row."""
-    shift = done + 1
-    message = re.sub(r"row (\d+)", lambda match: f"row {int(match[1]) + shift}", str(error))
-    column = re.search(r"Column\(/([^)]*)\)", message)
-    where = f"{path}, column {column[1]!r}" if column else str(path)
-    refused = ValueError(f"{where}: cannot be read as JSON lines: {message}")
-    if column is None or (columns or {}).get(column[1].split("/")[0]) != "text":
-        raise refused from None
-    try:
-        rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
-    except ValueError:
-        raise refused from None
-    for number, row in enumerate(rows, done + 1):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"{path}: row {number} is {row!r:.60}, expected an object of columns.")
-    names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
-    try:
-        return pa.table({n: array_of([row.get(n) for row in rows], n, columns[n], done + 1) for n in names})
-    except ValueError as own:
-        raise ValueError(f"{path}: {own}") from None
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:

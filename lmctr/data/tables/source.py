@@ -103,6 +103,7 @@ class TableSource:
         time: time column (unix seconds, timestamps or ISO texts), or None. time_format: of other texts, or the unit of numbers: ms, us, ns.
         weight: column of sample weights, or None.
         reading: how text files are written, where not as usual: `decimal`, `na_values`, `names` (see [`stream_file`]); None: as usual.
+        joined: files whose columns the pieces' rows have besides their own, which rows to score lack (see [`~lmctr.data.tables.joined.Joined`]).
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
         published_split: whether the rows are parted as a published benchmark parts them, at random though they have a time.
@@ -119,6 +120,7 @@ class TableSource:
     time_format: str | None = None
     weight: str | None = None
     reading: Mapping[str, Any] | None = None
+    joined: tuple[Any, ...] = ()
     split: SplitRule = field(default_factory=SplitRule)
     info: DatasetInfo = field(default_factory=DatasetInfo)
     statistics_reader: StatisticsReader | None = None

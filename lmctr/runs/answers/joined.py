@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import torch
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.features.processor import column_names
 from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
@@ -25,6 +24,7 @@ from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of, text_lines
 from lmctr.data.registry import find, is_log, is_schema
+from lmctr.data.tables.joined import Joined
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.find import is_data_file
@@ -39,7 +39,7 @@ from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import Block, bad_rows, check_id_column, copied, own_columns, with_names
+from .tables import Block, bad_rows, check_id_column, columns_of, copied, own_columns, with_names
 
 BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -90,6 +90,22 @@ def is_of_log(folder: RunFolder) -> bool:
     return is_log(data["name"], data["options"])
 
 
+def joined_files_of(folder: RunFolder) -> tuple[Joined, ...]:
+    """The files from which a run's table takes columns, by its recipe, read anew; none of a folder without one.
+
+    Raises:
+        FileNotFoundError: a file that the recipe, or its schema, names and that is not there.
+    """
+    if not folder.started or is_of_log(folder):
+        return ()
+    recipe = load_recipe(folder.path / RECIPE)
+    if "joined" not in recipe.data["options"] and not is_schema(recipe.data["name"]):
+        return ()
+    read = input_of(recipe)
+    read.load()
+    return read.source.joined
+
+
 def _is_table(source: Any) -> bool:
     """Whether an input has columns, and none of those of requests."""
     if isinstance(source, (str, Path)):
@@ -110,12 +126,6 @@ def _keys_of(path: Path) -> list[str]:
     except ValueError:
         first = None
     return list(first) if isinstance(first, dict) else ["history"]
-
-
-def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[str]:
-    """Names of an input's columns; what Python holds tells them without its rows. reading: as in [`rows_of`]."""
-    names = column_names(source, reading)
-    return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else names
 
 
 @dataclass(frozen=True)

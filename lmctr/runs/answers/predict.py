@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from .base import Answers, unknown_words
 from .files import check_input, check_output, whole_output
 from .histories import EventAnswers, TextAnswers
 from .impressions import ImpressionAnswers
-from .joined import JoinedRows, reads_log
+from .joined import JoinedRows, joined_files_of, reads_log
 from .options import PredictOptions, RecommendOptions
 from .requests import answer_of, read_objects
 from .tables import FORMATS, TableRows, scores_to, source_name, table_logits
@@ -61,7 +62,7 @@ def predict(options: PredictOptions) -> int:
     if joins:
         return _predict_rows(JoinedRows(folder, model, processor, options.log, name=options.run, **more), options)
     if kind == "table":
-        return _predict_rows(TableRows(model, processor, **more), options)
+        return _predict_rows(TableRows(model, processor, joined=partial(joined_files_of, folder), **more), options)
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)

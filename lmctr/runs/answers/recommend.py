@@ -21,10 +21,10 @@ from lmctr.utils.rows import is_whole
 
 from .base import unknown_words
 from .files import check_output
-from .joined import JoinedRows, columns_of, is_of_log
+from .joined import JoinedRows, is_of_log
 from .options import RecommendOptions
 from .predict import opened
-from .tables import FORMATS, score_columns, scores_to
+from .tables import FORMATS, columns_of, score_columns, scores_to
 
 PAIRS = 1 << 18
 """Users times candidates that are scored at a time."""
@@ -154,14 +154,14 @@ class BestItems(JoinedRows):
         if not is_whole(top):
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         waiting: list[tuple[int, np.ndarray]] = []
-        pairs = 0
+        pairs, most = 0, PAIRS >> 3  # a few at first, which tells how long all will take
         for row, (code, time) in enumerate(zip(user, asked["time"])):
             waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
             self.without += not len(waiting[-1][1])
-            if pairs >= PAIRS or row == len(user) - 1:
+            if pairs >= most or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
-                waiting, pairs = [], 0
+                waiting, pairs, most = [], 0, PAIRS
 
     def _ranked(
         self, asked: dict[str, Any], waiting: list[tuple[int, np.ndarray]], top: int
@@ -237,8 +237,11 @@ def recommend(options: RecommendOptions) -> int:
     ranked = BestItems(folder, model, processor, options.log, options.items, options.seen, options.time, **more)
     count = 0
     with scores_to(options.output, ranked.tasks) as writer:
-        blocks = ranked.best(options.users, options.top)
-        for ids, logits in over(blocks, "ranking items", "users", count=lambda block: block[0]["rank"].count(1)):
+        blocks, total = (
+            ranked.best(options.users, options.top),
+            ranked.log.num_users if options.users is None else None,
+        )
+        for ids, logits in over(blocks, "ranking items", "users", total, lambda block: block[0]["rank"].count(1)):
             writer.write(ids, logits)
             count += ids["rank"].count(1)
     for warning in [*ranked.warnings, *filter(None, [ranked.hint()])]:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +21,12 @@ import torch
 from scipy.special import expit
 
 from lmctr.data.features.columns import Rows
+from lmctr.data.features.processor import column_names
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.reading import FORMATS as READ
 from lmctr.data.reading import suffix_of
-from lmctr.data.tables.source import rows_of
+from lmctr.data.tables.joined import Joined, lacking, with_joined
+from lmctr.data.tables.source import Reader, rows_of
 from lmctr.utils.arrow import decoded, is_text, texts_of_bytes, without_empty
 
 from .base import moved_on
@@ -48,6 +51,7 @@ class TableRows:
         skip: whether rows that cannot be read are skipped, with the reason, or an error.
         allow_unknown: go on where nearly all values of a field are unknown.
         names: of the columns of files without a line of them; default: those of the files of training.
+        joined: gives the files with columns that an input may lack, see [`~lmctr.runs.answers.joined.joined_files_of`].
 
     Attributes:
         warnings: about what was unknown in the rows so far.
@@ -61,7 +65,9 @@ class TableRows:
         skip: bool = False,
         allow_unknown: bool = False,
         names: Sequence[str] | None = None,
+        joined: Callable[[], Sequence[Joined]] = tuple,
     ):
+        self.joined = joined
         self.model, self.processor, self.tasks = model, processor, processor.tasks
         self.batch_size, self.skip, self.allow_unknown = batch_size, skip, allow_unknown
         self.limits, self.reading = UnknownValues(processor), with_names(processor.reading, names)
@@ -92,8 +98,10 @@ class TableRows:
         check_id_column(id_column, self.tasks)
         if id_column is not None:
             columns.setdefault(id_column, "text")
-        rows = None
-        for rows in _rows(source, columns, self.reading):
+        rows, read = None, partial(_rows, source, reading=self.reading)
+        if source != "-":
+            read = _completed(read, columns, columns_of(source, self.reading), self.joined)
+        for rows in read(columns):
             yield from self._block(rows, id_column)
             self.limits.add()
             self.warnings = self.limits.check(source_name(source), self.allow_unknown)
@@ -193,7 +201,27 @@ def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = N
     return torch.cat(parts).numpy()
 
 
-def _rows(source: str, columns: dict[str, str], reading: Mapping[str, Any] | None) -> Iterator[Rows]:
+def completed(rows: Any, processor: Any, joined: Callable[[], Sequence[Joined]]) -> Any:
+    """Rows as `processor(rows)` takes them, with the columns that they lack and the files have."""
+    columns, names = processor.input_columns(), column_names(rows, processor.reading)
+    read = partial(rows_of, rows, reading=processor.reading)
+    whole = read if names is None else _completed(read, columns, names, joined)
+    return rows if whole is read else [own.table for own in whole(columns)]
+
+
+def _completed(
+    read: Reader, columns: Mapping[str, str], names: Sequence[str], joined: Callable[[], Sequence[Joined]]
+) -> Reader:
+    return read if {*columns} <= {*names} else with_joined(read, lacking(joined(), columns, names))
+
+
+def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[str]:
+    """Names of an input's columns; what Python holds tells them without its rows. reading: as in [`rows_of`]."""
+    names = column_names(source, reading)
+    return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else names
+
+
+def _rows(source: str, columns: Mapping[str, str], reading: Mapping[str, Any] | None) -> Iterator[Rows]:
     if source != "-":
         yield from rows_of(source, columns, reading=reading)
         return
