@@ -18,6 +18,7 @@ from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode, plain_model
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import cut_fields
+from lmctr.utils.rows import each_batch
 
 _INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids", "target_mask", "field_ids")
 
@@ -138,7 +139,7 @@ def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor
     base = _base_model(model)
     columns: dict[str, list[np.ndarray]] = {}
     with _eager_attention(base):
-        for batch in batches:
+        for batch in each_batch(batches):
             inputs = _inputs(base, batch)
             keep = np.ones(len(inputs["input_ids"]), dtype=bool)
             if batch.get("labels") is not None:

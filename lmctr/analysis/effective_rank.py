@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluation_mode
+from lmctr.utils.rows import each_batch
 
 RANK_KINDS = ("stable", "entropy")
 
@@ -168,7 +169,7 @@ def measure_effective_rank(
     with evaluation_mode(model), ExitStack() as hooks:
         for label, module in points.items():
             hooks.enter_context(module.register_forward_hook(_catcher(label, caught)))
-        for batch in batches:
+        for batch in each_batch(batches):
             if left <= 0:
                 break
             inputs = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from lmctr.models.common.base import evaluation_mode
+from lmctr.utils.rows import each_batch
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def bound_terms(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor]],
     with evaluation_mode(model), ExitStack() as hooks:
         for number, layer in enumerate(base.layers):
             hooks.enter_context(layer.attention.register_forward_pre_hook(watch(number)))
-        for batch in batches:
+        for batch in each_batch(batches):
             inputs = {k: v.to(device) for k, v in batch.items() if isinstance(v, torch.Tensor)}
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "sample_weight")})
             seen = True

@@ -15,6 +15,7 @@ from lmctr.evaluation.metrics import auc, log_loss
 from lmctr.evaluation.significance import delong_test
 from lmctr.models.common.base import evaluation_mode
 from lmctr.utils.progress import Work
+from lmctr.utils.rows import check_kind
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def column_importance(
     Raises:
         ValueError: a view whose samples have no parts by name; samples of one class.
     """
+    check_kind(view, Batches, "view")
     rows, draw = view.samples(rows), np.random.default_rng(seed)
     if not len(rows):
         raise ValueError("rows: there are no samples to score")

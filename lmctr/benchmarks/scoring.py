@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,17 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.serving import UserState, score, scorer_for
+from lmctr.serving.precision import in_precision
 
 _TOLERANCE = 1e-4
-_DIFFERENT = 5e-2  # in half precision
+_DIFFERENT = 5e-2  # in lower precision
 ARMS = {
     "row by row": "a forward pass per candidate",
     "batched": "rows of all candidates in batches",
     "shared": "lmctr.serving.score of the history: encoded once, candidates packed behind it",
     "kept": "lmctr.serving.score of a kept user state: only the candidates",
     "extended": "a new behaviour, then the candidates, with a kept user state",
+    "float32": "kept (shared, where nothing can be kept) in float32",
 }
 
 
@@ -52,7 +55,8 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
         ValueError: a log without a long enough history, logits that differ from row by row by more than 1e-4 (float32).
     """
     options = options.sized()
-    model, processor, history, candidates, time = _request(options)
+    full, processor, history, candidates, time = _request(options)
+    model = in_precision(copy.deepcopy(full), options.dtype)
     scorer = scorer_for(model, processor)
 
     def rows(size: int, chosen: list[dict[str, str]] = candidates) -> torch.Tensor:
@@ -78,12 +82,15 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
         state = UserState(model, processor, history)
         shorter = [UserState(model, processor, history[:-1]) for _ in range(options.repeats)]
         makers |= {"kept": lambda: score(model, processor, state, candidates, time), "extended": extended}
+    if options.dtype != "float32":
+        asked = history if scorer.encoded_class is None else UserState(full, processor, history)
+        makers["float32"] = lambda: score(full, processor, asked, candidates, time)
     for warm_up in (candidates[:1], candidates[:2]):
         score(model, processor, history, warm_up, time)
         rows(2, warm_up)
     say("warmed up")
     ways, found = keeping(makers)
-    ways, positions = counting(ways, model.model.language_model)
+    ways, positions = counting(ways, [one.model.language_model for one in (model, full)])
     seconds = in_turn(ways, options.repeats, device=options.device, about="")
     difference = max(float((values - found["row by row"]).abs().max()) for values in found.values())
     if difference > (_TOLERANCE if options.dtype == "float32" else _DIFFERENT):
@@ -91,7 +98,7 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
     row = processor(histories=[history], targets=candidates[:1], times=[time])
     speedup = speedups(seconds, "row by row")
     return {
-        **results(options, options.device, parameters=model.num_parameters()),
+        **results(options, options.device, parameters=full.num_parameters()),
         "tokens": int(row["attention_mask"].sum()),
         "reason": scorer.reason,
         "arms": {
@@ -107,12 +114,13 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
     }
 
 
-def counting(ways: Ways, language_model: torch.nn.Module) -> tuple[Ways, dict[str, int]]:
-    """The ways, and a dictionary where each leaves how many positions (B x N) its last call had the language model compute."""
+def counting(ways: Ways, language_models: Iterable[torch.nn.Module]) -> tuple[Ways, dict[str, int]]:
+    """The ways, and a dictionary where each leaves how many positions (B x N) its last call had the language models compute."""
     seen: list[int] = []
-    language_model.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["inputs_embeds"].shape[:2].numel()), with_kwargs=True
-    )
+    for one in language_models:
+        one.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(kwargs["inputs_embeds"].shape[:2].numel()), with_kwargs=True
+        )
     positions: dict[str, int] = {}
 
     def counted(name: str) -> Callable[[], None]:
@@ -153,7 +161,7 @@ def _request(
     spread = {"initializer_range": options.hidden_size**-0.5}  # so that the candidates' logits differ
     kept = {"sink_signal": processor.sink_signal, "encoder_prefix": options.encoder_prefix}
     model = random_model(options, processor, longest, spread, **kept)
-    return model.to(getattr(torch, options.dtype)).eval(), processor, history, candidates, time
+    return model.eval(), processor, history, candidates, time
 
 
 def _history(log: InteractionLog, texts: list[str], length: int) -> tuple[list[dict[str, Any]], int]:

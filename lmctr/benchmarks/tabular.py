@@ -23,6 +23,7 @@ from lmctr.models.families import families, family_of
 from lmctr.serving import scorer_for
 from lmctr.serving.registry import Request
 from lmctr.training.optim import GroupedOptimizer, LazyAdamW, use_sparse_gradients
+from lmctr.training.row_gradients import RowGradients
 from lmctr.utils.files import parse_yaml
 
 PHASES = ("forward", "backward", "optimiser")
@@ -218,7 +219,10 @@ def make_optimizer(arm: str, model: nn.Module) -> torch.optim.Optimizer:
     if arm == "dense":
         return torch.optim.Adam(model.parameters(), lr=1e-3)
     if arm.startswith("fused"):
-        return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+        fused = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+        if arm == "fused-rows":
+            RowGradients().attach(model, fused)
+        return fused
     tables = use_sparse_gradients(model)
     sparse = {id(table) for table in tables}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in sparse]

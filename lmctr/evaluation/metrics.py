@@ -385,10 +385,13 @@ def _encode_groups(groups: ArrayLike, num_samples: int) -> tuple[np.ndarray, int
     groups = np.asarray(groups)
     if groups.shape != (num_samples,):
         raise ValueError(f"groups must have shape ({num_samples},), one group per sample, got {groups.shape}")
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise ValueError(
-            f"groups is NaN at row {int(np.flatnonzero(np.isnan(groups))[0])}: every sample needs a group"
-        )
+    if groups.dtype.kind in "fO":
+        is_missing = (own is None or own != own for own in groups)  # NaN is not itself
+        missing = np.isnan(groups) if groups.dtype.kind == "f" else np.fromiter(is_missing, bool, num_samples)
+        if missing.any():
+            row = int(missing.argmax())
+            word = "None" if groups[row] is None else "NaN"
+            raise ValueError(f"groups is {word} at row {row}: every sample needs a group")
     names, codes = np.unique(groups, return_inverse=True)
     return codes.reshape(-1), len(names)
 

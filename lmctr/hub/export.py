@@ -167,6 +167,9 @@ def _write(
                     program, input_names=names, output_names=["logits"], dynamo=True, verbose=False
                 )
             _name_axes(graph, axes)
+            for weight in graph.model.graph.initializers.values():  # said again, which stops tools that transpose them
+                weight.shape = weight.type = None
+                weight.metadata_props.clear()
             graph.save(str(file))
     with Work("comparing the graph with the model"):
         parity = _parity(plain, file, format, program, batches, limit)

@@ -20,6 +20,7 @@ from lmctr.runs.folder import (
     WEIGHTS_INDEX,
     RunFolder,
     is_shared,
+    of_adapters,
     open_run,
 )
 from lmctr.utils.hub_calls import HubError, ask_hub
@@ -154,11 +155,11 @@ def local_folder(
             ) from error
         return folder
     wanted = is_shared if files is None else files
-    chosen = [entry.rfilename for entry in info.siblings or () if wanted(entry.rfilename)]
+    names = [entry.rfilename for entry in info.siblings or ()]
+    chosen = [one for one in names if wanted(one)]
     if "config.json" not in chosen:
-        raise ValueError(
-            f"{name} on the Hub has no config.json: it holds no model (there is no folder of this name here)"
-        )
+        hint = of_adapters(names) or ": it holds no model (there is no folder of this name here)"
+        raise ValueError(f"{name} on the Hub has no config.json{hint}")
     with Work(f"downloading {name}"), without_bars_of(utils):
         return Path(
             ask_hub(what, lambda: snapshot_download(repo_id, revision=revision, allow_patterns=chosen, token=token))

@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -287,14 +287,8 @@ class RunFolder:
             checkpoints = sorted(self.path.glob("checkpoints/checkpoint-*/config.json"))
             if checkpoints:
                 hint = f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
-            elif (self.path / "adapter_config.json").is_file():
-                hint = (
-                    ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their "
-                    "base, which its ctr_config.json names"
-                    if (self.path / "ctr_config.json").is_file()
-                    else ": it holds adapters of PEFT alone, without the ctr_config.json that lmctr.training.lora.save_adapter writes, so they "
-                    "are of no CTR model, or were saved without its configuration"
-                )
+            elif adapters := of_adapters([path.name for path in self.path.glob("*.json")]):
+                hint = adapters
             elif self.started:
                 hint = ": it is not the folder of a finished run"
             else:
@@ -396,6 +390,21 @@ class RunFolder:
         names = (path.name + "/" if path.is_dir() else path.name for path in found)
         whole = {"retriever/"} if self.has_retriever else set()
         return sorted(name for name in names if not is_shared(name) and name not in whole)
+
+
+def of_adapters(names: Collection[str]) -> str | None:
+    """What is said of files without a model that hold adapters; None of others."""
+    if "adapter_config.json" not in names:
+        return None
+    if "ctr_config.json" in names:
+        return (
+            ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their base, which its "
+            "ctr_config.json names"
+        )
+    return (
+        ": it holds adapters of PEFT alone, without the ctr_config.json that lmctr.training.lora.save_adapter writes, so they are of no CTR model, or "
+        "were saved without its configuration"
+    )
 
 
 def check_model_type(model_type: str, where: str) -> None:

@@ -31,6 +31,7 @@ class DataFiles:
         None,
         metavar="COLUMN",
     )
+    weight: str | None = option("column of what each row counts for in training and metrics", None, metavar="COLUMN")
     negatives: int | None = option("where every row is a click: items to draw beside each", None, metavar="N")
     kind: str | None = option(
         "what the file is: a log, whose events have histories, or a table of rows by themselves (default: a log where users, items and times are found)",

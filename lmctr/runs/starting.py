@@ -14,6 +14,7 @@ import yaml
 
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.guess import Ask, LogGuess, guess_files
+from lmctr.data.guess.found import STATED
 from lmctr.data.logs.splits import split_log
 from lmctr.data.names import names_from
 from lmctr.data.registry import load_log
@@ -124,7 +125,7 @@ def _train(folder: Path, family: str) -> str:
 
 @step("looking at the columns")
 def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -> LogGuess:
-    named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
+    named = {role: getattr(options, role) for role in STATED}
     named = {role: column for role, column in named.items() if column is not None}
     if options.negatives is not None and (options.negatives < 1 or options.label is not None):
         accepted = "no --label: every row is a click" if options.label is not None else "a number from 1"

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from lmctr.models.astro.configuration_astro import ASTROConfig
 from lmctr.models.common.base import evaluation_mode
+from lmctr.utils.rows import check_kind
 
 from .design import mlp_flops
 
@@ -91,6 +92,8 @@ def measure_flops(
     Raises:
         ValueError: no inputs, counts below 1.
     """
+    check_kind(model, torch.nn.Module, "model")
+    check_kind(inputs, Mapping, "inputs")
     inputs = _unlabelled(inputs)
     if not inputs:
         raise ValueError("inputs are empty: give what the model's forward takes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainerCallback, TrainingArguments
@@ -181,7 +181,7 @@ class CTRTrainingArguments(TrainingArguments):
     linear_start: str = _field(
         "logistic", "What the linear way from statistics to the logits starts as: logistic or zero."
     )
-    boosting_share: float | Literal["auto"] = _field(
+    boosting_share: float | str = _field(
         0.0, "The share of boosted trees in the logits; 0: no trees; auto: as validation has it."
     )
     calibration: str = _field("none", "What calibrates the logits on validation: none or intercept.")
@@ -200,7 +200,7 @@ class CTRTrainingArguments(TrainingArguments):
     callbacks: list[str] | None = field(default=None, metadata={"help": "Callbacks of your own: module:Class."})
     lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
-    bf16: bool | Literal["auto"] = _field(
+    bf16: bool | str = _field(
         False, "bfloat16 autocast; auto: where the processor computes in it and a short trial shows a gain."
     )
 
@@ -221,7 +221,9 @@ class CTRTrainingArguments(TrainingArguments):
         "What decides the best. Of several labels eval_auc is the first's; eval_<label>_auc and eval_mean_auc are there too.",
     )
     logging_steps: float = _field(50, "Steps between two log lines.")
-    report_to: str | list[str] | None = field(default="none", metadata={"help": "Trackers to report to."})
+    report_to: None | str | list[str] = field(  # noqa: RUF036 (the order that HfArgumentParser reads)
+        default="none", metadata={"help": "Trackers to report to."}
+    )
     trackio_space_id: str | None = _field(None, "Space that Trackio reports to; None: it stays on this machine.")
     remove_unused_columns: bool = _field(False, "Samples are indices: nothing to remove.")
     train_sampling_strategy: str = _field("group_by_length", "group_by_length, random or sequential.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lmctr.evaluation.ranking_evaluator import RankingSettings
@@ -58,13 +59,27 @@ def check_logits(logits: np.ndarray, labels: np.ndarray, args: CTRTrainingArgume
         )
 
 
-def check_own_optimizer(args: CTRTrainingArguments) -> None:
-    """Raises `ValueError` for what has no effect on an optimiser that the user makes, which has its own groups."""
+def check_own_optimizer(args: CTRTrainingArguments, optimizer: torch.optim.Optimizer, model: nn.Module | None) -> None:
+    """Raises `ValueError` for what has no effect on an optimiser that the user makes, which has its own groups, and for one made of
+    another model, which would train nothing."""
     for name, plain in {"new_modules_learning_rate": None, "embedding_optimizer": "dense"}.items():
         if getattr(args, name) != plain:
             raise ValueError(
                 f"{name}={getattr(args, name)!r} has no effect on an optimizer that is given; leave one of them out"
             )
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = [] if model is None else [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    if trained and held.isdisjoint(trained):
+        raise ValueError(
+            "optimizers: the optimizer holds no parameter that the model trains; make it from model.parameters() of the very model that is given"
+        )
+
+
+def check_trained(model: nn.Module | None) -> None:
+    """Raises `ValueError` for a model whose parameters are all frozen, as those of adapters are that were loaded to score with."""
+    if model is not None and not any(parameter.requires_grad for parameter in model.parameters()):
+        hint = "; load its adapters with is_trainable=True" if hasattr(model, "peft_config") else ""
+        raise ValueError(f"model: nothing of it is trained, all parameters have requires_grad=False{hint}")
 
 
 def check_tables(args: CTRTrainingArguments, has_tokenizer: bool, regularize_tables: bool) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
@@ -119,12 +120,21 @@ def _without_word_of_transformers() -> Iterator[None]:
         yield
 
 
-def check_adapters(model: nn.Module) -> None:
+def check_adapters(model: nn.Module, loads_best: bool) -> None:
     """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved.
 
+    Args:
+        loads_best: whether the best checkpoint is loaded at the end, which transformers does for models of PEFT alone.
+
     Raises:
-        ValueError: what is no adapter of layers but a prompt, or a prefix, of vectors ahead of the texts.
+        ValueError: what is no adapter of layers but a prompt, or a prefix, of vectors ahead of the texts; adapters of `model.add_adapter`, where
+            the best checkpoint is to be loaded.
     """
+    if loads_best and not isinstance(model, PeftModel):
+        raise ValueError(
+            "model: it has adapters of model.add_adapter, whose best checkpoint transformers cannot load at the end; give lmctr.training.lora"
+            ".add_lora(model, {...}) or peft.get_peft_model(model, config), or set load_best_model_at_end=False"
+        )
     for config in model.peft_config.values():
         if getattr(config, "is_prompt_learning", False):
             raise ValueError(
@@ -146,7 +156,7 @@ def check_adapters(model: nn.Module) -> None:
 
 
 def merge_lora(model: nn.Module) -> nn.Module:
-    """The plain model with the adapters added to its weights; other models are returned as they are.
+    """The plain model with the adapters, of LoRA or another kind that PEFT can merge, added to its weights; other models are returned as they are.
 
     Raises:
         ValueError: a quantised backbone, whose weights would be rounded again: save the adapter, load it on the backbone
@@ -159,6 +169,11 @@ def merge_lora(model: nn.Module) -> nn.Module:
             "model: its backbone is quantised, and merging would round the sum again; save_adapter(model, folder), then "
             "merge_lora(load_adapter(CTRSinkForCTR.from_backbone(...), folder)) with the backbone loaded unquantised"
         )
+    # PEFT unwraps modules without a weight of their own, such as a head, under LoRA only.
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, ModulesToSaveWrapper):
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, module.modules_to_save[module.active_adapters[0]])
     return model.merge_and_unload()
 
 
@@ -190,7 +205,7 @@ def save_base_config(model: PeftModel, folder: str | Path, from_run: str | None)
     """Write the configuration that the base of saved adapters must have beside them, which one it is, and some of its weights, by which it is
     known again."""
     base = model.get_base_model()
-    adapted = [name for name, module in base.named_modules() if isinstance(module, LoraLayer)]
+    adapted = [name for name, module in base.named_modules() if isinstance(module, BaseTunerLayer)]
     values = base.config.to_diff_dict()
     named = place_name(base.name_or_path) or values["text_config"]["_name_or_path"] or _RANDOM
     told = {_BASE: f"the model of the run {named_place(from_run)}" if from_run else named}

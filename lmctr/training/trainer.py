@@ -24,11 +24,10 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import nested_numpify
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, check_head, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
@@ -40,6 +39,7 @@ from lmctr.training.checks import (
     check_logits,
     check_own_optimizer,
     check_sparse_tables,
+    check_trained,
 )
 from lmctr.training.optim import (
     GroupedOptimizer,
@@ -52,14 +52,15 @@ from lmctr.training.optim import (
 )
 from lmctr.training.processes import end_with_parent
 from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
+from lmctr.training.row_gradients import RowGradients, can_hold_rows
 from lmctr.training.sampler import (
-    FILLER,
     EpochDataLoader,
     EvaluationBatchSampler,
     FillerCollator,
     FillerDataset,
     GlobalBatchSampler,
 )
+from lmctr.training.samples import in_order, own_metrics, sample_values
 from lmctr.training.sharded import (
     add_tables,
     dense_weights,
@@ -150,7 +151,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
                     f"{name}: a {type(dataset).__name__} has no items; give a data set, of a store TabularDataset(TabularView(store), rows)"
                 )
         if (kwargs.get("optimizers") or (None, None))[0] is not None:
-            check_own_optimizer(args)
+            check_own_optimizer(args, kwargs["optimizers"][0], model)
         if args.embedding_optimizer != "dense" and model is not None:
             if args.shard_tables:
                 shard_model(model, args)
@@ -162,8 +163,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if train_dataset is not None and hasattr(model, "peft_config"):
             from lmctr.training.lora import check_adapters
 
-            check_adapters(model)
+            check_adapters(model, args.load_best_model_at_end)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
+        self._row_gradients: RowGradients | None = None
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)
         if self.average is not None and (args.fsdp or args.deepspeed):
@@ -214,7 +216,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             accumulation_steps=args.gradient_accumulation_steps,
             num_processes=args.world_size,
             process_index=args.process_index,
-            lengths=_column(self.train_dataset, "lengths") if grouped else None,
+            lengths=sample_values(self.train_dataset, "lengths") if grouped else None,
             strategy=args.train_sampling_strategy,
             group_batches=args.length_group_batches,
             seed=args.data_seed if args.data_seed is not None else args.seed,
@@ -225,6 +227,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """Loader of this process's evaluation batches, longest first; see [`EvaluationBatchSampler`]."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
+            if not isinstance(self.eval_dataset, Mapping) or dataset not in self.eval_dataset:
+                known = f"one of {', '.join(self.eval_dataset)}, or " if isinstance(self.eval_dataset, Mapping) else ""
+                raise ValueError(f"eval_dataset: got {dataset!r}, accepted: {known}a data set")
             dataset = self.eval_dataset[dataset]
         if dataset is None:
             raise ValueError("evaluation needs an eval_dataset")
@@ -233,7 +238,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             self.args.per_device_eval_batch_size,
             num_processes=self.args.world_size,
             process_index=self.args.process_index,
-            lengths=_column(dataset, "lengths"),
+            lengths=sample_values(dataset, "lengths"),
         )
         return self._loader(dataset, sampler)
 
@@ -266,10 +271,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
 
     def _loss_weight(self, dataset: Any) -> np.ndarray | None:
         """What training samples count in the loss beside their own weight, or None."""
-        half_life, weight = self.args.recency_half_life, _column(dataset, "loss_weight")
+        half_life, weight = self.args.recency_half_life, sample_values(dataset, "loss_weight")
         if half_life is None:
             return weight
-        times = _column(dataset, "times")
+        times = sample_values(dataset, "times")
         if times is None:
             raise ValueError(
                 f"recency_half_life={half_life} needs the time of each training sample, but these have none; leave it out, or take data with a "
@@ -330,6 +335,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
             split_new_modules(optimizer, self.model if model is None else model, self.args.new_modules_learning_rate)
         if is_new and self.start_optimizer is not None:
             self.start_optimizer(optimizer)
+        if self._row_gradients is not None:
+            self._row_gradients.attach(self.model if model is None else model, optimizer)
         return optimizer
 
     def _make_optimizer(self, model: nn.Module | None) -> torch.optim.Optimizer:
@@ -441,17 +448,17 @@ class CTRTrainer(CheckpointUploads, Trainer):
         finally:
             self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, processed
         rows = dataloader.batch_sampler.gathered_rows
-        logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
+        logits, labels = in_order(output.predictions, rows), in_order(output.label_ids, rows)
         check_logits(logits, labels, self.args)
         metrics = dict(output.metrics)
-        groups, weight = _column(dataset, "groups"), _column(dataset, "sample_weight")
-        mask = _column(dataset, "candidate_mask")
+        groups, weight = sample_values(dataset, "groups"), sample_values(dataset, "sample_weight")
+        mask = sample_values(dataset, "candidate_mask")
         if mask is not None:
             logits, labels = logits[mask], labels[mask]
             groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
             if weight is not None:  # of a row, or of each sample
                 weight = np.repeat(weight, mask.sum(axis=1)) if weight.ndim == 1 else weight[mask]
-        own, of_each = _own_metrics(dataset, labels, logits), []
+        own, of_each = own_metrics(dataset, labels, logits), []
         metrics.update({f"{metric_key_prefix}_{key}": value for key, value in (own or {}).items()})
         for task, column in enumerate(self._task_columns(logits) if own is None else []):
             names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
@@ -473,6 +480,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
             if processed is not None:
                 shown = nested_numpify(processed(*map(torch.from_numpy, (logits, labels))))
             own = compute_metrics(EvalPrediction(predictions=shown, label_ids=labels))
+            if not isinstance(own, Mapping):
+                raise ValueError(f"compute_metrics: gave {own!r:.80}; accepted: a dict of metrics by their names")
+            own = denumpify_detensorize(dict(own))  # what is written down as JSON
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(logits))
@@ -490,13 +500,14 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """As in the parent, after checks that would otherwise fail hours later.
 
         Raises:
-            ValueError: a training or evaluation set with one class only; a checkpoint to resume from that is not
+            ValueError: a training or evaluation set with one class only; a model of which nothing is trained; a checkpoint to resume from that is not
                 complete or was written with another global batch size.
         """
-        check_labels("train_dataset", _column(self.train_dataset, "labels"))
+        check_trained(self.model)
+        check_labels("train_dataset", sample_values(self.train_dataset, "labels"))
         if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
             for name, dataset in _by_name(self.eval_dataset).items():
-                check_labels(name, _column(dataset, "labels"))
+                check_labels(name, sample_values(dataset, "labels"))
             if self.args.stage2_epochs and self.compute_metrics is None:  # looked for after the first epoch of stage 2
                 check_best_metric(self.args.metric_for_best_model, self.eval_dataset)
         self._began, self._seconds_before = time.monotonic(), 0.0
@@ -511,9 +522,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
                         f"{self.args.total_train_batch_size}; keep per_device_train_batch_size x "
                         "gradient_accumulation_steps x processes"
                     )
+        self._row_gradients = RowGradients() if can_hold_rows(self.args) else None
         try:
             output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            if self._row_gradients is not None:
+                self._row_gradients.release()
             loader = self.callback_handler.train_dataloader
             if isinstance(loader, EpochDataLoader):
                 loader.end_workers()
@@ -720,14 +734,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
             )
 
 
-def _own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[str, float] | None:
-    """What a data set is measured by whose samples are no rows of one click each; None for others."""
-    if hasattr(dataset, "measure"):
-        return dataset.measure(labels, logits)
-    ecpm = getattr(dataset, "ecpm", None)
-    return None if ecpm is None else evaluate_ranking(dataset.lengths, labels, logits, ecpm, RankingSettings())
-
-
 def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[TrainerCallback]:
     """Callbacks that measure what the arguments ask for."""
     if args.effective_rank_samples is None:
@@ -749,8 +755,12 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
     try:
         yield
     except (UnpicklingError, SafetensorError, EOFError, OSError, RuntimeError) as error:
-        signs = ("PytorchStreamReader", "Error(s) in loading state_dict")
-        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
+        if isinstance(error, RuntimeError) and "Error(s) in loading state_dict" in str(error):
+            first = next(filter(None, str(error).splitlines()[1:]), "").strip()
+            raise ValueError(
+                f"{checkpoint} has weights of another model ({first}); resume with the model that wrote it, or from another checkpoint"
+            ) from error
+        if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, UnpicklingError):  # torch's own text proposes to unpickle the file without checks
@@ -763,19 +773,3 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
 
 def _by_name(eval_dataset: Any) -> dict[str, Any]:
     return eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
-
-
-def _column(dataset: Any, name: str) -> np.ndarray | None:
-    """What a data set tells of each sample, as an attribute or a column."""
-    values = getattr(dataset, name, None)
-    if values is None and name in (getattr(dataset, "column_names", None) or ()):
-        values = dataset.with_format("numpy")[name]
-    return None if values is None else np.asarray(values)
-
-
-def _in_order(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Undo sorting and sharding: gathered values to the dataset's order, fillers dropped."""
-    real = rows != FILLER
-    ordered = np.empty((int(real.sum()), *values.shape[1:]), dtype=values.dtype)
-    ordered[rows[real]] = values[real]
-    return ordered

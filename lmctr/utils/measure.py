@@ -109,20 +109,7 @@ def usable_device(device: str | None) -> torch.device:
         raise ValueError(f"--device {device}: {problem}; accepted here: {accepted}") from error
 
 
-PRECISIONS = ("float32", "bfloat16", "float16")
-
-
-def usable_dtype(dtype: str | None) -> torch.dtype | None:
-    """One of `PRECISIONS` as torch has it; None stays None: weights as they are stored.
-
-    Raises:
-        ValueError: another name.
-    """
-    import torch
-
-    if dtype is not None and dtype not in PRECISIONS:
-        raise ValueError(f"dtype: expected {', '.join(PRECISIONS)}, got {dtype!r}")
-    return None if dtype is None else getattr(torch, dtype)
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")  # int8: the matrices of language models, on CPUs
 
 
 def release_memory() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time as clock
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from numbers import Integral
 from typing import Any
@@ -16,6 +16,7 @@ from lmctr.utils.suggest import one_line
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_EXACT = 1 << 24  # whole numbers up to here are all float32's
 _AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
 
 
@@ -41,6 +42,17 @@ def check_kind(value: Any, kind: type, where: str) -> None:
         raise ValueError(
             f"{where}: expected a value of the type {kind.__name__}, got {type(value).__name__} {one_line(value):.80}"
         )
+
+
+def each_batch(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Batches one after the other. Raises `ValueError` for a batch in place of several, and for what is none."""
+    if isinstance(batches, Mapping):
+        raise ValueError(
+            f"batches: got one batch, of {', '.join(map(str, batches))}; accepted: several, [batch] for one"
+        )
+    for batch in batches:
+        check_kind(batch, Mapping, "batches")
+        yield batch
 
 
 def unformatted(value: Any) -> Any:
@@ -129,7 +141,9 @@ def whole_seconds(value: Any, where: str) -> int:
     Raises:
         ValueError: no finite number, or one that can only be milliseconds; starts with `where`.
     """
-    value = unformatted(value)
+    kind, value = str(getattr(value, "dtype", "")), unformatted(value)
+    if kind.endswith(("float32", "float16")) and abs(value) > _EXACT:
+        raise ValueError(f"{where}: {kind} cannot hold unix times to the second; use int64 or float64 numbers")
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         time = int(value)
     elif isinstance(value, (float, np.floating)) and np.isfinite(value):

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, table, write
 
-from lmctr.data import load_tabular
+from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import label_columns_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
 
@@ -25,6 +25,25 @@ def test_words_for_bounds_that_are_none(tmp_path):
         guess_table(file, {"label": "plays>many"})
     with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
         guess_table(file, {"label": "size>3"})
+
+
+@pytest.mark.parametrize("kind", ["table", "log"])
+def test_weights_that_are_stated(tmp_path, kind):
+    given, weights = {"weight": "w"}, [1 + place % 3 for place in range(ROWS)]
+    columns = (clicks if kind == "table" else table)(w=weights, sample_weight=weights[::-1])
+    file = write(tmp_path / "e.csv", columns)
+    if kind == "table":
+        guess = guess_table(file, given)
+        source = load_tabular(tmp_path / "e.csv", **guess.options())
+        found = TabularStore.build(source).weight
+        assert not any(field["name"].startswith("w") for field in guess.schema["fields"])
+    else:
+        guess = guess_log(file, given=given)
+        found = load_log(tmp_path / "e.csv", **guess.options()).weight
+    assert [(entry.column, entry.why) for entry in guess.guesses if entry.role == "weight"] == [("w", "as stated")]
+    assert sorted(found.tolist()) == sorted(weights)
+    with pytest.raises(ValueError, match=r"--weight: .* no column 'x'"):
+        guess_files(tmp_path / "e.csv", given={"weight": "x"}, kind=kind)
 
 
 def test_grades_of_a_table(tmp_path):

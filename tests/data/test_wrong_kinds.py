@@ -7,17 +7,22 @@ import pytest
 from sequence_rows import sequence_log
 
 import lmctr
+from lmctr.analysis import column_importance, measure_effective_rank
 from lmctr.data import (
     InteractionLog,
     RequestCollator,
     SequenceCollator,
     SequenceDataset,
     SequenceView,
+    TabularView,
+    TextDataset,
     TextView,
     split_log,
     table_source,
     validate_log,
 )
+from lmctr.evaluation.metrics import grouped_auc
+from lmctr.scaling.flops import measure_flops
 from lmctr.serving import SplitRetrievalModel, scorer_for
 from lmctr.statistics import ItemStatistics
 
@@ -135,6 +140,25 @@ REQUEST = {"history": [], "target": 100, "time": 3, "label": 1}
         (lambda: lmctr.runs.Run("runs/din"), "Run: got 'runs/din'; lmctr.runs.load opens a run by its folder"),
         (lambda: lmctr.runs.evaluate("x", predictions=3), "predictions: got 3, accepted: a path, or None"),
         (lambda: lmctr.runs.evaluate("x", slices="a"), "slices: got 'a', accepted: a list, or None"),
+        (lambda: TabularView(VIEW), "store: expected a value of the type ArrayStore, got SequenceView"),
+        (lambda: TextDataset(None), "view: expected a value of the type Batches, got NoneType"),
+        (lambda: column_importance(MODEL, LOG, [0]), "view: expected a value of the type Batches, got InteractionLog"),
+        (lambda: measure_flops({}, MODEL), "model: expected a value of the type Module, got dict"),
+        (lambda: measure_flops(MODEL, [3]), r"inputs: expected a value of the type Mapping, got list \[3\]"),
+        (
+            lambda: measure_effective_rank(MODEL, VIEW.batch([0]), points={"head": MODEL.head}),
+            r"batches: got one batch, of history_items, .*; accepted: several, \[batch\] for one",
+        ),
+        (
+            lambda: measure_effective_rank(MODEL, [3], points={"head": MODEL.head}),
+            "batches: expected a value of the type Mapping, got int 3",
+        ),
+        (lambda: grouped_auc([0, 1], [0.1, 0.2], ["u1", None]), "groups is None at row 1: every sample needs a group"),
+        (lambda: grouped_auc([0, 1], [0.1, 0.2], [np.nan, 3]), "groups is NaN at row 0: every sample needs a group"),
+        (
+            lambda: PROCESSOR([[]], [[100]], times=np.array([1_700_000_500], np.float32)),
+            "time: float32 cannot hold unix times to the second; use int64 or float64 numbers",
+        ),
     ],
 )
 def test_what_is_of_another_kind_is_named(call, message):

@@ -30,15 +30,17 @@ SHORT += ["--training.use_cpu", "true", "--training.boosting_share", "0"]
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_registry_of_operators")
 def test_the_export_page_as_written(tmp_path, monkeypatch):
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package)
+    onnxruntime = [pytest.importorskip(package) for package in ("onnx", "onnxscript", "onnxruntime")][-1]
     monkeypatch.chdir(tmp_path)
     (recipe,) = set(re.findall(r"recipes/\S+?\.yaml", PAGE))
     graph, vectors = re.findall(r"```bash\n(.*?)\n```", PAGE)
     assert main(["train", recipe, "--output_dir", "runs/din", *SHORT]) == 0
     assert main(shlex.split(graph)[1:]) == 0
-    code, nearest, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    code, eight_bits, nearest, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     exec(code, scope := {})
+    exec(eight_bits)
+    session = onnxruntime.InferenceSession("exported/model.int8.onnx")
+    np.testing.assert_allclose(session.run(["logits"], scope["inputs"])[0], scope["logits"], atol=0.1)
     assert main(shlex.split(vectors)[1:]) == 0
     exec(nearest, found := {})
     assert len(found["nearest"]) == 5

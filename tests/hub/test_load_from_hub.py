@@ -137,9 +137,15 @@ def test_what_a_model_of_the_hub_lacks_is_told_of_its_id(hub, tmp_path):
         name: file for name, file in files.items() if not name.startswith(("processor_config", "preprocessor_config"))
     }
     hub.repos["tester/bare"] = {"private": False, "branches": {"main": "c" * 40}, "commits": {"c" * 40: lacking}}
-    [[kind, text]] = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/bare"})
+    alone = {"adapter_config.json": files["config.json"]}
+    hub.repos["tester/adapter"] = {"private": False, "branches": {"main": "d" * 40}, "commits": {"d" * 40: alone}}
+    (kind, text), of_adapters = tried(
+        hub.url, tmp_path, {"path_or_hub_id": "tester/bare"}, {"path_or_hub_id": "tester/adapter"}
+    )
     assert kind == "FileNotFoundError"
     assert text.startswith("tester/bare has no processor_config.json")
+    assert of_adapters[0] == "ValueError"
+    assert of_adapters[1].startswith("tester/adapter on the Hub has no config.json: it holds adapters of PEFT alone")
     done = client(hub.url, tmp_path, "-c", CLI, "export", "tester/bare", "--output", str(tmp_path / "graph"))
     assert done.returncode == 2
     assert "error: tester/bare has no processor_config.json" in done.stderr

@@ -1,14 +1,17 @@
 """`lmctr.CTRClassifier`: families behind scikit-learn's interface."""
 
+import copy
 import gc
 import pickle
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 from scipy.special import expit
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import lmctr
@@ -41,7 +44,6 @@ def test_it_is_the_run_that_the_same_rows_train(rows, tmp_path):
     assert model.run_.metrics["validation"]["auc"] > 0.7
     assert {field.name for field in model.run_.processor.fields} >= {"ad", "price"}
     assert model.run_.recipe.data["options"]["label"] == "label_", "a column called label stays one"
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).decision_function(X), logits)
 
 
 def test_it_goes_into_cross_validation_and_searches(rows):
@@ -85,17 +87,101 @@ def test_mistakes_are_told(rows):
     for call in ("predict", "predict_proba", "decision_function"):
         with pytest.raises(NotFittedError):
             getattr(lmctr.CTRClassifier(), call)(X)
-    few = FEW | {"training.max_steps": 1, "training.refit": False}
-    with pytest.raises(ValueError, match="fitted in a folder that goes with it; give output_dir to keep it"):
-        pickle.dumps(lmctr.CTRClassifier(overrides=few).fit(X, click))
-    pickle.dumps(lmctr.CTRClassifier())
+    with pytest.raises(ValueError, match=r"^X: got a sparse csr_matrix; accepted: a table of columns"):
+        lmctr.CTRClassifier().fit(csr_matrix(np.eye(ROWS)), click)
+    with pytest.raises(ValueError, match=r"^X: got values of shape \(600,\), accepted: \(rows, columns\)"):
+        lmctr.CTRClassifier().fit(X["price"].to_numpy(), click)
+    with pytest.raises(ValueError, match=r"^y: 2 of 600 values are missing; accepted: a value for each row of X"):
+        lmctr.CTRClassifier().fit(X, [None, np.nan, *click[2:]])
+    with pytest.raises(
+        ValueError, match=r"^sample_weight: got values of shape \(3,\), accepted: one for each of the 600"
+    ):
+        lmctr.CTRClassifier().fit(X, click, sample_weight=[1, 2, 3])
 
 
 def test_a_folder_that_nobody_named_goes_with_its_object(rows):
     few = FEW | {"training.max_steps": 1, "training.refit": False}
     model = lmctr.CTRClassifier(overrides=few).fit(*rows)
-    folder = model.run_.path.parent
-    assert folder.is_dir()
+    run = model.run_
+    folder = run.path.parent
     del model
     gc.collect()
+    assert folder.is_dir(), "whoever has the run"
+    del run
+    gc.collect()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_pickle_holds_all_that_predicts(rows, tmp_path, named):
+    X, click = rows
+    events = X[["ad"]].assign(who=[f"u{n % 20}" for n in range(ROWS)], when=1_700_000_000 + np.arange(ROWS) * 500)
+    few = FEW | {"training.max_steps": 3, "training.refit": False}
+    roles = {"user": "who", "item": "ad", "time": "when"}
+    items = pd.DataFrame({"ad": [f"ad{n}" for n in range(8)], "topic": list("abababab")})
+    output_dir = tmp_path / "run" if named else None
+    model = lmctr.CTRClassifier("din", **roles, items=items, output_dir=output_dir, overrides=few).fit(events, click)
+    expected, content, path = model.decision_function(events.tail(9)), pickle.dumps(model), model.run_.path
+    measured = model.run_.metrics["test"]["auc"]
+    del model
+    gc.collect()
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(tmp_path / "run.data", ignore_errors=True)
+    again = pickle.loads(content)
+    np.testing.assert_array_equal(again.decision_function(events.tail(9)), expected)
+    assert again.run_.evaluate("test")["auc"] == pytest.approx(measured)
+    assert again.run_.folder.verify()
+    np.testing.assert_array_equal(copy.deepcopy(again).decision_function(events.tail(9)), expected)
+    assert pickle.loads(pickle.dumps(lmctr.CTRClassifier("dnn"))).model == "dnn"
+
+
+def test_a_folder_that_another_fit_took_is_told(rows, tmp_path):
+    X, click = rows
+    few = FEW | {"training.max_steps": 2, "training.refit": False}
+    first = lmctr.CTRClassifier(output_dir=tmp_path / "run", overrides=few).fit(X, click)
+    first.run_.evaluate("test")
+    first.predict(X)
+    second = clone(first).fit(X[:300], click[:300])
+    second.predict(X)
+    for use in (first.predict, lambda _: pickle.dumps(first)):
+        with pytest.raises(
+            ValueError, match=r"^output_dir: .*run was deleted, or written anew, since .* leave output_dir"
+        ):
+            use(X)
+
+
+def test_weights_and_names(rows):
+    """Rows of no weight teach nothing, and measure nothing."""
+    X, click = rows
+    few = FEW | {"training.refit": False}
+    wrong, weight = np.where(X["price"] > 0.5, ~click, click), np.where(X["price"] > 0.5, 0.0, 2.0)
+    found = [
+        lmctr.CTRClassifier(overrides=few).fit(X.assign(weight=1.0), labels, sample_weight=weight)
+        for labels in (click, wrong)
+    ]
+    np.testing.assert_array_equal(*(model.decision_function(X.assign(weight=1.0)) for model in found))
+    assert found[0].run_.metrics["test"]["auc"] == found[1].run_.metrics["test"]["auc"]
+    assert found[0].run_.recipe.data["options"]["weight"] == "weight_", "a column called weight stays one"
+    assert (found[0].n_features_in_, found[0].feature_names_in_.tolist()) == (4, ["ad", "price", "label", "weight"])
+    with pytest.warns(DataConversionWarning):
+        model = found[0].fit(X[["price", "label"]].to_numpy().tolist(), click[:, None])
+    assert not hasattr(model, "feature_names_in_")
+    with pytest.raises(ValueError, match=r"^X: got 3 columns, accepted: the 2 of fit"):
+        model.predict(np.ones((4, 3)))
+    assert not model.__sklearn_tags__().classifier_tags.multi_class
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rare_clicks_are_in_every_part(rows, weighted):
+    X = rows[0]
+    clicks = np.arange(ROWS) % 120 == 7  # five of 600
+    weight = np.ones(ROWS)
+    if weighted:  # those that do not count are no help
+        weight[ROWS // 2 :][rows[1][ROWS // 2 :]] = 0.0
+        clicks |= weight == 0.0
+    few = FEW | {"training.max_steps": 1, "training.refit": False}
+    model = lmctr.CTRClassifier(overrides=few).fit(X, clicks, sample_weight=weight)
+    assert {part: model.run_.metrics[part]["auc"] for part in ("validation", "test")}
+    assert model.run_.recipe.data["seed"] > 0
+    with pytest.raises(ValueError, match=r"part .* has only the label 0"):
+        lmctr.CTRClassifier(overrides=few | {"data.seed": 0}).fit(X[:240], clicks[:240], sample_weight=weight[:240])

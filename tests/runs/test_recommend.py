@@ -158,7 +158,9 @@ def test_texts_that_begin_alike_are_read_once(runs, log, monkeypatch, kind):
 def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log, caplog):
     run, frame = runs("sequence"), log[1]
     last = int(frame["at"].max()) + 1
-    found = run.recommend({"who": sorted(set(frame["who"])), "place": ["home"] * 30}, 1, seen=True).to_pandas()
+    found = run.recommend(
+        {"who": sorted(set(frame["who"])), "place": ["home"] * 30}, np.int64(1), seen=True
+    ).to_pandas()
     assert list(found["who"]) == sorted(set(frame["who"]))
     assert found["what"][3] == plain(run, frame, found["who"][3], last, 1, seen=True)[0][0]
     given = ["i29", "i3", "i5", "i29"]  # one that nobody met

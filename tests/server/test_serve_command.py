@@ -173,8 +173,12 @@ def test_the_precision_that_is_asked_for(tmp_path, capsys):
         answers[dtype] = [json.loads(line)["logit"] for line in out.read_text().splitlines()]
     assert answers["bfloat16"] != answers["float32"]
     assert answers["bfloat16"] == pytest.approx(answers["float32"], abs=0.05, rel=0.05)
-    with pytest.raises(ValueError, match="dtype: expected float32, bfloat16, float16, got 'half'"):
+    with pytest.raises(ValueError, match="dtype: expected float32, bfloat16, float16, int8, got 'half'"):
         ServedModel(str(folder), dtype="half")
+    with pytest.raises(
+        ValueError, match="dtype int8: deepfm has no language model; accepted for it: float32, bfloat16"
+    ):
+        ServedModel(str(folder), dtype="int8")
     with pytest.raises(SystemExit):
         main(["serve", str(folder), "--dtype", "half"])
     assert "invalid choice: 'half'" in capsys.readouterr().err

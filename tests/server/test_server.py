@@ -15,6 +15,7 @@ from served_runs import KINDS, event_request, event_run, live, logits_of, table_
 import lmctr
 from lmctr.runs.answers.served import ServedModel
 from lmctr.serving.fingerprint import model_fingerprint
+from lmctr.serving.precision import int8_is_exact
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +164,17 @@ def test_workers_share_weights_and_keep_what_a_call_leaves_behind(folders, kind)
         assert first.answers is not second.answers
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.2), ("float16", 0.02)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_half_precision(folders, kind, dtype, tolerance):
+NEEDS_INT8 = pytest.mark.skipif(not int8_is_exact(), reason="this processor multiplies eight bits inexactly")
+_LOWER = [(kind, *one) for kind in KINDS for one in (("bfloat16", 0.2), ("float16", 0.02))] + [
+    pytest.param(kind, "int8", 0.15, marks=NEEDS_INT8) for kind in KINDS if KINDS[kind][1] is text_request
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "tolerance"), _LOWER)
+def test_lower_precision(folders, kind, dtype, tolerance):
     served = ServedModel(str(folders(kind)), dtype=dtype)
-    assert {p.dtype for p in served.model.parameters() if p.is_floating_point()} == {getattr(torch, dtype)}
+    kept = getattr(torch, {"int8": "float32"}.get(dtype, dtype))
+    assert {p.dtype for p in served.model.parameters() if p.is_floating_point()} == {kept}
     bodies = [KINDS[kind][1](seed) for seed in (3, 4, 5)]
     with live(folders(kind)) as server:
         expected = [logits_of(server.score(body)) for body in bodies]

@@ -58,6 +58,27 @@ def test_prompts_ahead_of_the_text_are_refused(tmp_path):
         make_trainer(tmp_path, model=model)
 
 
+def test_adapters_that_were_loaded_to_score_with_are_not_trained(tmp_path):
+    lora.save_adapter(add_lora(make_model(), {"r": 4}), tmp_path / "adapter")
+    loaded = load_adapter(make_model(), tmp_path / "adapter")
+    with pytest.raises(
+        ValueError, match=r"model: nothing of it is trained, .*; load its adapters with is_trainable=True"
+    ):
+        make_trainer(tmp_path / "out", model=loaded).train()
+    with pytest.raises(ValueError, match=r"model: nothing of it is trained, all parameters have requires_grad=False$"):
+        make_trainer(tmp_path / "out", model=make_model().requires_grad_(False)).train()
+
+
+def test_the_best_of_adapters_of_transformers_cannot_be_loaded(tmp_path):
+    model = make_model()
+    model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
+    with pytest.raises(
+        ValueError, match=r"model: it has adapters of model.add_adapter, .* load_best_model_at_end=False"
+    ):
+        make_trainer(tmp_path, model=model)
+    make_trainer(tmp_path, model=model, load_best_model_at_end=False)
+
+
 def test_checkpoints_and_merging_keep_the_scores(tmp_path):
     """The best checkpoint is loaded back with the sinks and the head, and the merged model scores as the wrapped one."""
     trainer = make_trainer(tmp_path, model=add_lora(make_model(), {"r": 4, "alpha": 8, "dropout": 0.0}))

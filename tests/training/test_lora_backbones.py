@@ -1,5 +1,6 @@
 """LoRA on the four backbones: what moves, what stays, and adapters that are saved, loaded, merged and shared."""
 
+import copy
 import importlib.util
 import json
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import IA3Config, LNTuningConfig, LoHaConfig, LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel, BitsAndBytesConfig
 
 from lmctr import AutoModelForCTR, CTRSinkForCTR
@@ -110,6 +112,41 @@ def test_adapters_are_saved_loaded_and_merged(backbone, tmp_path):
     again = AutoModelForCTR.from_pretrained(tmp_path / "merged").eval()
     torch.testing.assert_close(logits(again, batch), expected, atol=1e-5, rtol=1e-4)
     assert set(again.state_dict()) == set(base(backbone).state_dict())
+
+
+def test_adapters_of_all_linear_layers_take_part():
+    """Those around the projection of the sinks too, which is applied to the tables."""
+    model = get_peft_model(base("bert"), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    batch = inputs(base("bert"))
+    model(**batch, labels=torch.tensor([1.0, 0.0, 1.0])).loss.backward()
+    assert not [name for name, value in model.named_parameters() if value.requires_grad and value.grad is None]
+    expected = logits(model.eval(), batch)
+    torch.testing.assert_close(logits(merge_lora(model), batch), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        IA3Config(target_modules=["key", "value"], feedforward_modules=[]),
+        LoHaConfig(r=2, target_modules=["query"]),
+        LNTuningConfig(target_modules=["LayerNorm"]),
+    ],
+    ids=lambda config: config.peft_type.value,
+)
+def test_adapters_of_other_kinds_by_hand(config, tmp_path):
+    """PEFT merges what has no weight of its own, such as the head, under LoRA only."""
+    plain = base("bert")
+    config = copy.copy(config)
+    config.modules_to_save = list(plain.peft_modules_to_save)
+    model, batch = get_peft_model(plain, config), inputs(base("bert"))
+    train(model, batch)
+    expected = logits(model, batch)
+    save_adapter(model, tmp_path)
+    loaded = load_adapter(base("bert"), tmp_path)
+    torch.testing.assert_close(logits(loaded, batch), expected, atol=1e-6, rtol=1e-5)
+    merged = merge_lora(loaded)
+    torch.testing.assert_close(logits(merged, batch), expected, atol=1e-5, rtol=1e-4)
+    assert set(merged.state_dict()) == set(base("bert").state_dict())
 
 
 def test_what_does_not_fit_is_named(tmp_path):

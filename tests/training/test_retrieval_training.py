@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from retrieval_tester import FIELDS, LOSSES, make_batch
+from torch.utils.data import ConcatDataset, Subset
 
 from lmctr import RetrievalMLPConfig, RetrievalMLPForCTR
 from lmctr.data import ImpressionCollator, ImpressionDataset, ImpressionStore, ImpressionView, synthetic_cascade
@@ -139,6 +140,11 @@ def test_impressions_are_measured(tmp_path, weighted):
         assert metrics[f"eval_{name}"] == pytest.approx(value, abs=1e-6)
     assert trainer.state.best_metric == pytest.approx(metrics["eval_revenue_ratio"])
     assert trainer.predict(dataset).predictions.shape == (dataset.num_samples,)
+    some = [4, 0, 3]
+    found = trainer.evaluate(ConcatDataset([Subset(dataset, [place]) for place in some]))
+    expected = trainer.evaluate(ImpressionDataset(dataset.view, dataset.rows[some]))
+    for name in RankingSettings().titles():
+        assert found[f"eval_{name}"] == expected[f"eval_{name}"]
 
 
 def test_a_metric_that_impressions_lack_is_told_before_training(tmp_path):

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 import warm
 from datasets import Dataset
+from torch.utils.data import ConcatDataset, Subset, random_split
 from toy_training import ToyCollator, ToyDataset, make_model, make_trainer
-from transformers import TrainerCallback, default_data_collator
+from transformers import HfArgumentParser, TrainerCallback, default_data_collator
 
 import lmctr
 from lmctr.evaluation.evaluator import evaluate_predictions
@@ -414,10 +415,15 @@ def same_metrics(left, right):
     return max(abs(left[name] - right[name]) for name in names)
 
 
-def test_resuming_with_another_global_batch_is_an_error(tmp_path):
+def test_resuming_with_another_global_batch_or_model_is_an_error(tmp_path):
     make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1).train()
     trainer = make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1, per_device_train_batch_size=4)
     with pytest.raises(ValueError, match="written with 8 samples per optimiser step, now it is 4"):
+        trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-10")
+    trainer = make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1, model=make_model(sink_embedding_dim=4))
+    with pytest.raises(
+        ValueError, match=r"checkpoint-10 has weights of another model \(size mismatch for .*\); resume"
+    ):
         trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-10")
 
 
@@ -439,6 +445,14 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path, arguments, re
     (name,) = arguments
     with pytest.raises(ValueError, match=rf"{name}=.* is not accepted: {reason}"):
         CTRTrainingArguments(str(tmp_path), **arguments)
+
+
+def test_a_script_of_ones_own_parses_the_arguments(tmp_path):
+    words = ["--output_dir", str(tmp_path), "--use_cpu", "--bf16", "--boosting_share", "0.5", "--report_to", "none"]
+    (made,) = HfArgumentParser(CTRTrainingArguments).parse_args_into_dataclasses([*words, "--ema_decay", "0.9"])
+    assert (made.bf16, made.boosting_share, made.ema_decay, made.report_to) == (True, 0.5, 0.9, [])
+    (made,) = HfArgumentParser(CTRTrainingArguments).parse_dict({"output_dir": str(tmp_path), "bf16": "auto"})
+    assert made.chooses_bf16
 
 
 def test_num_train_epochs_alone_says_how_long(tmp_path):
@@ -494,6 +508,10 @@ def test_logits_are_processed_for_ones_own_metrics_alone(tmp_path):
     assert output.metrics["test_loss"] == plain.metrics["test_loss"]
     np.testing.assert_allclose(seen[0], 1 / (1 + np.exp(-plain.predictions)), rtol=1e-5)
     assert output.metrics["test_mean"] == pytest.approx(seen[0].mean())
+    assert type(output.metrics["test_mean"]) is float, "a number of numpy could not be written down with a checkpoint"
+    trainer.compute_metrics = lambda prediction: None
+    with pytest.raises(ValueError, match="compute_metrics: gave None; accepted: a dict of metrics by their names"):
+        trainer.evaluate()
 
 
 def test_columns_of_a_data_set_are_read(tmp_path):
@@ -515,6 +533,15 @@ def test_columns_of_a_data_set_are_read(tmp_path):
     for name in ("log_loss", "auc", "grouped_auc"):
         assert found[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-5), name
     assert abs(expected["log_loss"] - evaluate_predictions(labels.astype(np.float64), logits)["log_loss"]) > 1e-3
+    few, _ = random_split(rows, [25, 35], torch.Generator().manual_seed(0))
+    places = np.array(few.indices)
+    expected = evaluate_predictions(
+        labels[places].astype(np.float64), logits[places], groups=users[places], sample_weight=weight[places]
+    )
+    for part in (few, ConcatDataset([Subset(few, range(9)), Subset(few, range(9, 25))])):
+        found = trainer(part).evaluate()
+        for name in ("log_loss", "auc", "grouped_auc"):
+            assert found[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-5), name
     one_class = rows.select(np.flatnonzero(labels == 1))
     with pytest.raises(ValueError, match=r"eval_dataset \(.* samples\) has only the label 1"):
         trainer(one_class).train()
@@ -563,6 +590,19 @@ def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
         )
 
 
+def test_an_optimizer_of_another_model_would_train_nothing(tmp_path):
+    model, args = make_model(), CTRTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no")
+
+    def given(optimized):
+        return CTRTrainer(
+            model, args, ToyCollator(ToyDataset()), optimizers=(torch.optim.SGD(optimized.parameters(), lr=0.1), None)
+        )
+
+    given(model.head)
+    with pytest.raises(ValueError, match="optimizers: the optimizer holds no parameter that the model trains"):
+        given(make_model())
+
+
 def test_a_diverged_model_is_told(tmp_path):
     model = make_model()
     trainer = make_trainer(tmp_path, model=model, learning_rate=0.5, max_grad_norm=3.0)
@@ -583,6 +623,9 @@ def test_the_best_of_several_evaluation_sets_says_whose(tmp_path, monkeypatch):
         ValueError, match=r"metric_for_best_model='eval_auc' names none of several eval_datasets.*'eval_old_auc'"
     ):
         trainer.train()
+    with pytest.raises(ValueError, match=r"eval_dataset: got 'next', accepted: one of old, new, or a data set"):
+        trainer.evaluate("next")
+    assert trainer.evaluate("new")["eval_auc"] == trainer.evaluate(trainer.eval_dataset["new"])["eval_auc"]
     trainer.args.metric_for_best_model = "eval_new_auc"
     trainer.train()
     assert looked_at == [("eval_auc", trainer.eval_dataset), ("eval_new_auc", trainer.eval_dataset)]

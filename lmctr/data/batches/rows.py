@@ -282,6 +282,7 @@ class StoreBatches(Batches):
     row: ClassVar[str] = "row number"
 
     def __init__(self, store: ArrayStore, trim: bool = True) -> None:
+        check_kind(store, ArrayStore, "store")
         self.store: Any = store
         self.trim = trim
 
@@ -361,6 +362,7 @@ class RowDataset(Dataset):
     def __init__(
         self, view: Batches, rows: Sequence[int] | np.ndarray | None = None, sort_by_length: bool = False
     ) -> None:
+        check_kind(view, Batches, "view")
         self.view: Any = view
         self.rows = view.samples(rows)
         if sort_by_length:

@@ -104,8 +104,8 @@ class Guesser:
     def _say(self, role: str, column: str, why: str, sure: bool = True) -> None:
         self.found.guesses.append(Guess(role, column, why, sure))
 
-    def _take(self, role: str, column: str, why: str, sure: bool = True) -> str:
-        """Settle a column; one that is not sure is asked about."""
+    def _take(self, role: str, column: str = "", why: str = "", sure: bool = True) -> str:
+        """Settle a column, the stated one of a role that is stated; one that is not sure is asked about."""
         if role in self.given:
             column, why, sure = self.given[role], "as stated", True
         elif not sure and self.ask is not None:

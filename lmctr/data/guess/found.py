@@ -11,7 +11,7 @@ from lmctr.utils.suggest import LISTED, first_of
 
 from .sample import FileSample
 
-_STATED = ("user", "item", "time", "label")  # options of `lmctr init` and `lmctr train FILE`
+STATED = ("user", "item", "time", "label", "weight")  # options of `lmctr init` and `lmctr train FILE`
 _WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
 """Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
@@ -82,7 +82,7 @@ class LogGuess:
             lines.append(f"{sample.path}: {rows}{', ' if how else ''}{how}")
             for guess in self.guesses:
                 if guess.role.partition(" ")[0] == start or (not start and guess.role.partition(" ")[0] not in files):
-                    other = f"; another one: --{guess.role} COLUMN" if guess.role in _STATED else ""
+                    other = f"; another one: --{guess.role} COLUMN" if guess.role in STATED else ""
                     sure = "" if guess.sure else f"  (not sure{other})"
                     lines.append(
                         f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<{width}}  {guess.why}{sure}"

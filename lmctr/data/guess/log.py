@@ -71,7 +71,7 @@ def guess_log(
     Args:
         events: of the file of events: rows of a user, an item, a time and a label.
         items: of a file with a row per item. users: likewise of users.
-        given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed. A label of other values than 0 and 1 may be
+        given: columns that the user named, by `user`, `item`, `time`, `label`, `weight`; they are not guessed. A label of other values than 0 and 1 may be
             `COLUMN=VALUE`, the value that counts as a click, or a column of numbers with a bound: `COLUMN>=NUMBER`, `>`, `<=`, `<`.
         ask: asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer. None keeps guesses.
         negatives: of a file whose rows are clicks alone: items to draw beside each.
@@ -91,6 +91,8 @@ class _LogGuesser(Guesser):
 
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
+        if "weight" in self.given:
+            self.columns["weight"] = self._take("weight")
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")
@@ -352,7 +354,7 @@ class _LogGuesser(Guesser):
         if actions and actions[0] in self.left and "feedback" not in self.columns:
             self.columns["feedback"] = self._take("feedback", actions[0], "by its name; read in histories only")
         weight = [n for n in named["weight"] if n in self.left and is_number(self.events.table[n].type)]
-        if weight:
+        if weight and "weight" not in self.columns:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
 
     def _is_outdone(self, label: str, graded: list[str]) -> bool:

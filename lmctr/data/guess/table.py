@@ -106,12 +106,12 @@ def guess_table(
     """The options of a table's source (see [`~lmctr.data.tables.load`]) from a sample of its file.
 
     Args:
-        events: of the file. given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed.
+        events: of the file. given: columns that the user named, by `user`, `item`, `time`, `label`, `weight`; they are not guessed.
         items, users: of files with a row for each item, and each user, of the events, whose columns are fields too.
 
     Returns:
         The guess; its `schema` has `events` (path and how it is read), `label`, `fields`, and where they are there `time`, `time_format`,
-        `group` and `joined`.
+        `group`, `weight` and `joined`.
 
     Raises:
         ValueError: no column of two values looks like the label; names what to state. A file of items or users without the events' ids, or with several
@@ -134,6 +134,8 @@ class _TableGuesser(Guesser):
     def run(self) -> LogGuess:
         self._say_what_samples_lack()
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
+        if "weight" in self.given:
+            schema["weight"] = self._take("weight")
         schema["label"] = self._label()
         self._moment(schema)
         group = self.given.get("user") or next(filter(self._are_users, self.events.named_ids("user")), None)

@@ -57,6 +57,11 @@ class SplitRule:
                 f"boundaries: got {self.boundaries!r} for the rule {self.rule!r}; accepted: two times in order, for the rule 'time'."
             )
 
+    def at_random(self, keys: np.ndarray) -> np.ndarray:
+        """(R,) int8 part of each row, 0 to 2, by its number or the code of its group."""
+        values = _uniform(keys.astype(np.uint64), self.seed)
+        return np.searchsorted(np.cumsum(self.fractions[:2]), values, side="right").astype(np.int8)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -190,8 +195,7 @@ class TableSource:
         elif rule.rule == "time":
             values, cuts = seconds_of(rows, self.time, self.time_format), self._time_cuts(piece, rule)
         else:
-            keys = numbers if rule.rule == "random" else group_codes(rows, self.group)
-            values, cuts = _uniform(keys.astype(np.uint64), rule.seed), shares
+            return rule.at_random(numbers if rule.rule == "random" else group_codes(rows, self.group))
         return np.searchsorted(cuts, values, side="right").astype(np.int8)
 
     def _piece_columns(self, piece: Piece, name: str | None) -> Iterator[Rows]:

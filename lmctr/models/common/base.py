@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -303,6 +303,10 @@ class CTRPreTrainedModel(PreTrainedModel):
 
     def load_beside(self, folder: Path) -> None:
         """Take up what `save_beside` wrote; raises `ValueError` where it does not belong to these weights."""
+
+    def same_weights(self) -> AbstractContextManager[None]:
+        """A block in which the weights are copied, moved or rounded on purpose: what the model keeps of them stays good."""
+        return nullcontext()
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs) -> "CTRPreTrainedModel":

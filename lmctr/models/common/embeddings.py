@@ -469,7 +469,7 @@ def check_finite(key: str, values: torch.Tensor, names: Sequence[str]) -> None:
     """(B, F) numbers; errors as those of `check_ids`."""
     if torch.compiler.is_exporting():
         return
-    good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
+    good = values.sum(dtype=torch.float32).isfinite()  # one pass; infinities and NaN survive a sum
     if not good.is_cpu or torch.compiler.is_compiling():
         torch._assert_async(good, f"{key}: a value is not finite; the CPU names field and value")
     elif not good and not values.isfinite().all():

@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .base import CTRPreTrainedModel, WithHeadMixin, calibrated, task_loss
 from .configuration import SequenceCTRConfig
+from .embeddings import INTEGERS, check_finite
 from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput, or_tuple, tensors_only
 from .table_bank import TableBank
@@ -166,6 +167,10 @@ def sequence_inputs(
             )
         if given is not None:
             _check_shape(name, given, shape)
+            if vocab_sizes is None:
+                check_finite(name, given.flatten(0, -2), range(shape[-1]))
+            elif given.dtype not in INTEGERS:
+                raise ValueError(f"{name}: {given.dtype} is not accepted; use int32 or int64 ids")
             for column, size in enumerate(vocab_sizes or ()):
                 _check_range(f"{name}[..., {column}]", given[..., column], size)
 

@@ -35,9 +35,12 @@ class TableBank(nn.Embedding):
             is missing is information.
 
     Attributes:
+        row_gradients: whether the gradient is COO until a dense optimiser's step, see [`lmctr.training.row_gradients`].
         mesh: the processes that share the rows; None: this one has all. Of V rows on P processes, `weight` of process p holds the
             ceil(V / P) from p ceil(V / P) on, the last ones fewer.
     """
+
+    row_gradients = False
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class TableBank(nn.Embedding):
 
     def _look_up(self, rows: torch.Tensor, padding: int | None) -> torch.Tensor:
         if self.mesh is None:
-            return F.embedding(rows, self.weight, padding_idx=padding, sparse=self.sparse)
+            return F.embedding(rows, self.weight, padding_idx=padding, sparse=self.sparse or self.row_gradients)
         wanted, places = rows.unique(return_inverse=True)
         layout = self.rows_per_process, self.first_row, self.mesh.get_group()
         return F.embedding(places, _Exchange.apply(self.weight, wanted.long(), layout, padding, self.sparse))

@@ -86,6 +86,14 @@ class FieldStore:
             if texts:
                 self._add([text.tobytes() for text in texts], vectors)
 
+    def move(self, before: Any, after: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """Hold the vectors of one version of the weights as those of another, of which nothing but place and precision differ."""
+        with self._changing:
+            if self._version == before:
+                self._version = after
+            if self._vectors is not None:
+                self._vectors = self._vectors.to(device, dtype)
+
     def _add(self, keys: list[bytes], made: torch.Tensor) -> None:
         count = len(self._slots)
         if self._vectors is None or count + len(keys) > len(self._vectors):

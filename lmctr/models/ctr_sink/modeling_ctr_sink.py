@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields
 """
 
 import inspect
+from contextlib import AbstractContextManager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +30,7 @@ from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
 from .head import LayoutHead
-from .saved_fields import fill_store, load_field_vectors, save_field_vectors, stored_tensors
+from .saved_fields import fill_store, kept_vectors, load_field_vectors, save_field_vectors, stored_tensors
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -408,7 +409,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         local_files_only: bool = False,
         text_config_values: dict | None = None,
         quantization_config: Any = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         **config_values,
     ) -> "CTRSinkForCTR":
         """A CTR-Sink model around a pretrained language model; sinks, bias and head are new.
@@ -441,15 +442,18 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         backbone = load_backbone(name_or_path, text_config_values or {}, hub, quantization_config)
         if quantization_config is not None and attn_implementation is None:
             attn_implementation = backbone.config._attn_implementation  # it is not made anew, which would choose one
-        config = cls.config_class(text_config=backbone.config, **config_values)
+        given = {} if dtype is None else {"dtype": dtype}
+        config = cls.config_class(text_config=backbone.config, **given, **config_values)
         if attn_implementation is not None:
             config._attn_implementation = attn_implementation
         if quantization_config is None:
             model = cls(config)
             model.model.language_model.load_state_dict(backbone.state_dict(), strict=True)
-            return model.to(dtype=dtype or torch.float32).eval()
-        if dtype is not None:
-            raise ValueError(f"dtype={dtype}: quantization_config says how the backbone is held; leave dtype out")
+            return model.to(dtype=config.dtype or torch.float32).eval()
+        if config.dtype is not None:
+            raise ValueError(
+                f"dtype={config.dtype}: quantization_config says how the backbone is held; leave dtype out"
+            )
         for module in backbone.modules():
             module._is_hf_initialized = True  # its weights are final
         model = cls(config, language_model=backbone)
@@ -477,6 +481,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
 
     def load_beside(self, folder: Path) -> None:
         load_field_vectors(self.model, folder)
+
+    def same_weights(self) -> AbstractContextManager[None]:
+        return kept_vectors(self.model)
 
     def linear_path(self) -> LinearPath | None:
         tower = self.head.statistics

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,16 @@ def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
         )
     tensors = {"token_ids": ids, "lengths": lengths, "vectors": vectors}
     fill_store(model, tensors, weights_version(model, lower_parameters(model)))
+
+
+@contextmanager
+def kept_vectors(model: PreTrainedModel) -> Iterator[None]:
+    """A block in which the weights of a `CTRSinkModel` are copied, moved or rounded, and its vectors go with them."""
+    store = model.field_store
+    before = None if store is None else weights_version(model, lower_parameters(model))
+    yield
+    if store is not None:
+        store.move(before, weights_version(model, lower_parameters(model)), model.device, model.dtype)
 
 
 def stored_tensors(model: PreTrainedModel, version: Any = None) -> dict[str, torch.Tensor]:

@@ -106,7 +106,10 @@ class SinkEmbedding(nn.Module):
         """(B, N, S) buckets, all in range, to (B, N, H)."""
         embeddings = self.projection.bias
         for signal, table in enumerate(self.tables):
-            projected = F.linear(table.weight, self.projection.weight)
+            if isinstance(self.projection, SinkProjection):
+                projected = F.linear(table.weight, self.projection.weight)
+            else:  # with an adapter around it
+                projected = self.projection(table.weight) - self.projection.bias
             embeddings = embeddings + F.embedding(buckets[..., signal], projected)
         return embeddings
 

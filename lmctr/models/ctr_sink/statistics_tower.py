@@ -10,13 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from lmctr.models.common.embeddings import check_finite
 from lmctr.models.common.linear_path import StatisticsSkip
 
 from .configuration_ctr_sink import CTRSinkConfig
 
 
 def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
-    """Raise `ValueError` unless statistics are given exactly where the configuration has them, (B, Fs)."""
+    """Raise `ValueError` unless statistics are given exactly where the configuration has them, (B, Fs) finite numbers."""
     width = config.num_statistics
     if (statistics is not None) != bool(width):
         expected = f"needs statistics of shape ({rows}, {width})" if width else "takes no statistics"
@@ -28,6 +29,8 @@ def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, row
         statistics.dim() != 2 or statistics.shape[0] != rows or statistics.shape[1] != width
     ):
         raise ValueError(f"statistics: expected shape ({rows}, {width}), got {tuple(statistics.shape)}")
+    if statistics is not None:
+        check_finite("statistics", statistics, range(width))
 
 
 class StatisticsLinear(nn.Linear):

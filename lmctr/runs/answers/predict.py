@@ -22,8 +22,9 @@ from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import open_model
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 from lmctr.runs.loading import load_folder
+from lmctr.serving.precision import in_precision
 from lmctr.statistics import ItemStatistics
-from lmctr.utils.measure import usable_device, usable_dtype
+from lmctr.utils.measure import usable_device
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_table, plain_row, requests_of
 
@@ -90,11 +91,13 @@ def predict(options: PredictOptions) -> int:
 
 def opened(options: PredictOptions | RecommendOptions) -> tuple[RunFolder, torch.nn.Module, Any]:
     """The folder of the run that options name, its model on the device and in the precision that they ask for, and its processor."""
-    place, dtype = usable_device(options.device), usable_dtype(options.dtype)
+    place = usable_device(options.device)
     transformers.utils.logging.disable_progress_bar()
     folder = open_model(options.run)
     model, processor = load_folder(folder)
-    return folder, model.to(place, dtype), processor
+    with model.same_weights():
+        in_precision(model.to(place), options.dtype)
+    return folder, model, processor
 
 
 def _predict_rows(rows: JoinedRows | TableRows, options: PredictOptions) -> int:

@@ -17,6 +17,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.folder import RunFolder
 from lmctr.utils.progress import over
+from lmctr.utils.rows import is_whole
 
 from .base import unknown_words
 from .files import check_output
@@ -150,7 +151,7 @@ class BestItems(JoinedRows):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """The best of each row of `asked`, which is what [`with_queries`][lmctr.data.logs.queries.with_queries] takes beside items, some rows after the
         other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
-        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        if not is_whole(top):
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         waiting: list[tuple[int, np.ndarray]] = []
         pairs, most = 0, PAIRS >> 3  # a few at first, which tells how long all will take

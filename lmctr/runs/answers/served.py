@@ -17,8 +17,9 @@ from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.serving import UserState, scorer_for
 from lmctr.serving.fingerprint import model_fingerprint
+from lmctr.serving.precision import in_precision
 from lmctr.serving.registry import Request
-from lmctr.utils.measure import usable_device, usable_dtype
+from lmctr.utils.measure import usable_device
 from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import unknown_key_message
 
@@ -62,7 +63,7 @@ class ServedModel:
     Args:
         run: a run folder, any folder that `from_pretrained` loads, or a Hub id. device: as torch names it; default: cuda where there
             is one. batch_size: rows of a forward pass. max_tokens: positions of one, where a history is shared by its candidates.
-            dtype: float32, bfloat16 or float16; default: as the weights are stored.
+            dtype: one of `PRECISIONS`; default: as the weights are stored.
 
     Attributes:
         kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
@@ -83,17 +84,19 @@ class ServedModel:
     ):
         folder = open_model(run)
         model, self.processor = load_folder(folder)
-        with torch.no_grad():  # of its own: files that are mapped change with the folder
+        with torch.no_grad(), model.same_weights():  # of its own: files that are mapped change with the folder
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data = tensor.data.clone()
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
-        model, precision = model.to(usable_device(device)).eval(), usable_dtype(dtype)
+        with model.same_weights():
+            model.to(usable_device(device)).eval()
         known = (folder.path / REFERENCE_FILE).is_file()
-        if known and precision is not None:
+        if known and dtype is not None:
             compare_with_reference(folder.path, model)  # as stored; what the precision changes is told, not refused
-        self.model = model.to(precision).bake()  # nothing is made anew for each request
-        self.probe = compare_with_reference(folder.path, self.model, precision is not None) if known else None
+        with model.same_weights():
+            self.model = in_precision(model, dtype).bake()  # nothing is made anew for each request
+        self.probe = compare_with_reference(folder.path, self.model, dtype is not None) if known else None
         self.kind = self.processor.request_kind
         self.batch_size, self.max_tokens = batch_size, max_tokens
         self.items = load_item_statistics(folder.path, self.processor)

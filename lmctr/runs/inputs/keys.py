@@ -261,7 +261,9 @@ class ImpressionDataKeys(StoredDataKeys):
 
 
 class TrainingKeys(Values):
-    """Training keys besides the fields of `CTRTrainingArguments`."""
+    """Training keys besides the fields of `CTRTrainingArguments`, and those whose types transformers' `HfArgumentParser` could not read there."""
 
     output_dir: str | None = Field(None, description="The run folder; null: `runs/` and the name of the recipe.")
     epochs: int = Field(3, ge=1, description="Passes over the training part, in families that train in one stage.")
+    bf16: bool | Literal["auto"] = False
+    boosting_share: float | Literal["auto"] = 0.0

@@ -209,6 +209,16 @@ def test_unexpected_and_missing_features():
         astro_model()(**batch, statistics=torch.zeros(3, 2))
     with pytest.raises(ValueError, match="history_features: missing"):
         astro_model(item_feature_vocab_sizes=[4])(**batch)
+    with pytest.raises(ValueError, match=r"history_features: torch.float32 is not accepted; use int32 or int64 ids"):
+        astro_model(item_feature_vocab_sizes=[4])(
+            **batch, history_features=torch.ones(*batch["history_items"].shape, 1)
+        )
+    statistics = torch.zeros(*batch["candidate_items"].shape, 2)
+    statistics[-1, ..., 1] = torch.inf
+    with pytest.raises(
+        ValueError, match=r"statistics: field 1 has inf in row \d+; fill missing values before the model"
+    ):
+        astro_model(num_statistics=2)(**batch, statistics=statistics)
 
 
 def test_rows_without_events_and_strategies_that_select_nothing():

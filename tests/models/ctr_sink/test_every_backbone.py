@@ -10,10 +10,12 @@ import pytest
 import torch
 from test_equations import reference_bias
 from tiny_models import DECODERS, ENCODERS, batch_of, pad, rows, sink_config, text_config
+from transformers.pytorch_utils import Conv1D
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR
 from lmctr.models.ctr_sink import sink_mask
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
+from lmctr.serving import precision
 from lmctr.training.lora import add_lora, merge_lora
 
 TYPES = (*ENCODERS, *DECODERS)
@@ -173,6 +175,25 @@ def test_lora_adapts_every_linear_layer_and_trains_the_sinks_whole(backbone):
     assert [name for name, grad in trained.items() if grad is None or not grad.abs().sum() > 0] == []
     with_adapters = score(tuned.eval(), batch)
     torch.testing.assert_close(score(merge_lora(tuned), batch), with_adapters, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(not precision.int8_is_exact(), reason="this processor multiplies eight bits inexactly")
+@every_type
+def test_the_matrices_are_held_in_eight_bits(backbone):
+    model = model_of(backbone, sink_bias_layers="all")
+    batch = batch_of(model.config)
+    expected = score(model, batch)
+    matrices = {name: one for name, one in model.named_modules() if isinstance(one, (torch.nn.Linear, Conv1D))}
+    precision.in_precision(model, "int8")
+    found = {name: one for name, one in model.named_modules() if isinstance(one, precision.Int8Linear)}
+    assert set(found) == {name for name in matrices if "language_model" in name}
+    for name, layer in found.items():
+        inputs = torch.randn(20, layer.in_features)
+        with torch.no_grad():
+            exact = matrices[name](inputs)
+        assert (layer(inputs) - exact).norm() < 0.02 * exact.norm()
+    assert 0 < (score(model, batch) - expected).abs().max() < 0.2
+    assert torch.equal(score(copy.deepcopy(model), batch), score(model, batch))
 
 
 def test_positions_are_counted_for_every_type():

@@ -1,5 +1,6 @@
 """Items encoded ahead: texts pass the lower half once, and training goes on from there."""
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -11,9 +12,11 @@ from lmctr.models.common.base import evaluation_mode
 from lmctr.models.ctr_sink.field_store import FieldStore
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import lower_parameters
+from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.serving import score
+from lmctr.serving.precision import int8_is_exact
 from lmctr.training.lora import add_lora, merge_lora
 from lmctr.utils.files import read_json
 
@@ -219,6 +222,15 @@ def test_vectors_are_saved_with_a_run_and_loading_encodes_none_again(ahead, tmp_
     assert sum(size for size, *_ in counts) == 0
     score(loaded, again, history, ["Alien (1979)"], 9)
     assert sum(size for size, *_ in counts) == 1  # what was never read
+
+    for dtype in (None, "float32", "bfloat16", *(["int8"] if int8_is_exact() else [])):  # weights copied, rounded
+        counts.clear()
+        served = ServedModel(str(tmp_path), "cpu", dtype=dtype)
+        (found,) = served.score(
+            [({"history": history, "candidates": [{"text": own} for own in candidates], "time": 9}, None)]
+        )
+        np.testing.assert_allclose(found.logits, expected, atol=1e-5 if dtype in (None, "float32") else 0.2)
+        assert ahead == "epoch" or sum(size for size, *_ in counts) == 0
 
     path = tmp_path / "field_vectors.safetensors"
     with torch.no_grad():

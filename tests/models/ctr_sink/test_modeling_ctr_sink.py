@@ -231,5 +231,8 @@ def test_a_backbone_in_another_precision(tmp_path):
     model = CTRSinkForCTR(sink_config())
     model.model.language_model.save_pretrained(tmp_path)
     assert CTRSinkForCTR.from_backbone(str(tmp_path)).dtype == torch.float32
-    half = CTRSinkForCTR.from_backbone(str(tmp_path), dtype=torch.bfloat16)
-    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    for given in ({"dtype": torch.bfloat16}, {"dtype": "bfloat16"}, {"torch_dtype": "bfloat16"}):
+        half = CTRSinkForCTR.from_backbone(str(tmp_path), **given)
+        assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}, given
+    with pytest.raises(ValueError, match=r"dtype='half-ish' is not accepted; use a torch.dtype or its name"):
+        CTRSinkForCTR.from_backbone(str(tmp_path), dtype="half-ish")

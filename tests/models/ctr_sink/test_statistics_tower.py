@@ -90,6 +90,10 @@ def test_statistics_are_asked_for_exactly_where_the_model_has_them():
         score(with_them, batch)
     with pytest.raises(ValueError, match=r"expected shape \(3, 5\), got \(3, 4\)"):
         score(with_them, {**batch, "statistics": torch.zeros(3, 4)})
+    with pytest.raises(
+        ValueError, match=r"statistics: field 4 has nan in row 1; fill missing values before the model"
+    ):
+        score(with_them, {**batch, "statistics": torch.where(torch.arange(15).view(3, 5) == 9, torch.nan, 0.0)})
     with pytest.raises(ValueError, match="statistics: not expected"):
         score(without, {**batch, "statistics": statistics_of()})
     assert not any("statistics" in name for name, _ in without.named_parameters())

@@ -1,0 +1,62 @@
+"""What a data set tells of its samples besides what its items hold, and gathered values in its order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
+from lmctr.training.sampler import FILLER
+from lmctr.utils.ragged import ragged_arange
+
+
+def sample_values(dataset: Any, name: str) -> np.ndarray | None:
+    """What a data set tells of each sample, as an attribute or a column; of samples that torch takes from others, as these tell it."""
+    if isinstance(dataset, Subset):
+        values = sample_values(dataset.dataset, name)
+        return None if values is None else values[_places(dataset)]
+    if isinstance(dataset, ConcatDataset):
+        parts = [sample_values(part, name) for part in dataset.datasets]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+    values = getattr(dataset, name, None)
+    if values is None and name in (getattr(dataset, "column_names", None) or ()):
+        values = dataset.with_format("numpy")[name]
+    return None if values is None else np.asarray(values)
+
+
+def own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[str, float] | None:
+    """What a data set is measured by whose samples are no rows of one click each; None for others."""
+    if hasattr(dataset, "measure"):
+        return dataset.measure(labels, logits)
+    ecpm = _ecpm(dataset)
+    if ecpm is None:
+        return None
+    return evaluate_ranking(sample_values(dataset, "lengths"), labels, logits, ecpm, RankingSettings())
+
+
+def _ecpm(dataset: Any) -> np.ndarray | None:
+    """eCPM of the ads of impressions, one after the other; None where samples are none."""
+    if isinstance(dataset, ConcatDataset):
+        parts = [_ecpm(part) for part in dataset.datasets]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+    if not isinstance(dataset, Subset):
+        return getattr(dataset, "ecpm", None)
+    whole, lengths = _ecpm(dataset.dataset), sample_values(dataset.dataset, "lengths")
+    if whole is None:
+        return None
+    starts, places = np.cumsum(lengths) - lengths, _places(dataset)
+    return whole[ragged_arange(starts[places], lengths[places])]
+
+
+def _places(dataset: Subset) -> np.ndarray:
+    return np.asarray(dataset.indices, dtype=np.int64)
+
+
+def in_order(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Undo sorting and sharding: gathered values to the dataset's order, fillers dropped."""
+    real = rows != FILLER
+    ordered = np.empty((int(real.sum()), *values.shape[1:]), dtype=values.dtype)
+    ordered[rows[real]] = values[real]
+    return ordered
