@@ -23,12 +23,11 @@ from lmctr.models.ctr_sink.raw_rows import (
     behavior_statistic,
     check_behavior,
     feedback_code,
-    graded_value,
     similarity_of,
 )
 from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
-from lmctr.utils.rows import whole_seconds
+from lmctr.utils.rows import graded_value, whole_seconds
 
 from .fingerprint import settings_fingerprint
 from .prefix import EncodedPrefix, Pack, encode_prefix, score_packs
@@ -97,7 +96,7 @@ class CTRSinkScorer(RequestScorer):
                     )
                 last = time
                 if self.processor.needs_values:
-                    graded_value(behavior, 0, number)
+                    graded_value(behavior, f"histories[0][{number}]")
                 for name in self.processor.sink_statistics:
                     behavior_statistic(behavior, name, 0, number)
                 if not self.processor.needs_feedback:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,24 @@ MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _EXACT = 1 << 24  # whole numbers up to here are all float32's
+_LARGEST = float(np.finfo(np.float32).max)
 _AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
 
 
 def is_whole(value: Any, least: int = 1) -> bool:
     """Whether a value is a whole number, Python's or numpy's, of at least `least`; booleans are none."""
     return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+
+
+def graded_value(entry: Mapping[str, Any], where: str) -> float:
+    """A behaviour's `value` (stars, watched share) as a log holds it, rounded to float32; NaN where it is not given or None."""
+    value = entry.get("value")
+    if value is None:
+        return math.nan
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= _LARGEST:  # false for NaN
+        raise ValueError(f"{where}: 'value' must be graded feedback, a finite number or None, got {value!r}")
+    return float(np.float32(value))
 
 
 def check_list(value: Any, where: str, holds: str) -> None:

@@ -109,12 +109,17 @@ def test_the_label_is_that_of_the_first_task(log, reader):
 
 def test_what_is_missing_is_told(log, reader):
     model, processor = made("din", log, reader)
+    assert processor.statistics_events([event_of(log, 0, value=0.1)])[3] == [
+        float(np.float32(0.1))
+    ]  # as a log holds it
     items, later = ItemStatistics.from_log(log, reader), int(log.time.max()) + 10
     history = [event_of(log, 0)]
     with pytest.raises(ValueError, match=r"candidates\[0\] has no 'statistics'"):
         score(model, processor, history, [100], later)
     assert score(model, processor, history, [100, {"item": 999}], later, items=items).shape == (2,)
-    with pytest.raises(ValueError, match="value 'high' is not accepted"):
+    with pytest.raises(
+        ValueError, match=r"history\[0\]: 'value' must be graded feedback, a finite number or None, got 'high'"
+    ):
         score(model, processor, [{**history[0], "value": "high"}], [100], later, items=items)
     with pytest.raises(ValueError, match="label 3 is not accepted"):
         score(model, processor, [{**history[0], "label": 3}], [100], later, items=items)

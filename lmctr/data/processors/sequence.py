@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +28,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.arrow import is_list
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_kind, check_list, plain_id, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, graded_value, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
 logger = logging.getLogger(__name__)
@@ -401,7 +400,7 @@ class SequenceProcessor(FittedExtractor):
         for number, entry in enumerate(behaviors):
             where = f"histories[0][{number}]"
             _check_keys(entry, (*_EVENT_KEYS, *self.item_feature_names), ("item", "time"), where)
-            label, value = entry.get("label"), entry.get("value")
+            label = entry.get("label")
             if "label" not in entry:
                 if self.behavior_labels is None:
                     raise ValueError(
@@ -410,14 +409,9 @@ class SequenceProcessor(FittedExtractor):
                 label = self.behavior_labels[self.behavior_of(entry, where)]
             elif label not in (None, 0, 1):
                 raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise ValueError(
-                    f"{where}: value {value!r} is not accepted; use a number, or null where it is not known"
-                )
             time = whole_seconds(entry["time"], f"{where}: time")
-            events.append(
-                (entry["item"], time, -1 if label is None else int(label), np.nan if value is None else float(value))
-            )
+            value = graded_value(entry, where)
+            events.append((entry["item"], time, -1 if label is None else int(label), value))
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
 
     def of_requests(

@@ -24,7 +24,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
-from lmctr.utils.rows import check_kind, check_list, is_whole, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, graded_value, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
@@ -43,7 +43,6 @@ from .raw_rows import (
     check_behavior,
     check_times,
     feedback_code,
-    graded_value,
     similarity_of,
     target_statistics,
     target_text,
@@ -583,7 +582,7 @@ class CTRSinkProcessor(ProcessorMixin):
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = value = None
         if self.needs_values:
-            value = np.array([graded_value(e, b, i) for b, i, e in flat], dtype=np.float64)
+            value = np.array([graded_value(e, f"histories[{b}][{i}]") for b, i, e in flat], dtype=np.float64)
         if self.needs_feedback:
             names = self.prompt.feedback_names
             feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
@@ -626,7 +625,8 @@ class CTRSinkProcessor(ProcessorMixin):
             elif label is not None and label not in (0, 1):
                 raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
             time = whole_seconds(entry["time"], f"{where}['time']")
-            events.append((entry["item"], time, -1 if label is None else int(label), graded_value(entry, 0, number)))
+            value = graded_value(entry, where)
+            events.append((entry["item"], time, -1 if label is None else int(label), value))
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
 
     def scaled_statistics(self, targets: Sequence[Mapping[str, Any] | str]) -> np.ndarray:

@@ -14,7 +14,6 @@ from .assembly import RowError
 
 BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label", "statistics")
 TARGET_KEYS = ("text", "item", "statistics")
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, number: int) -> int:
@@ -36,19 +35,6 @@ def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, numb
     accepted = f"a code from 0 to {len(names) - 1}, a name ({', '.join(names)}) or None"
     accepted += ", or True / False" if len(names) == 3 else ""
     raise ValueError(f"histories[{row}][{number}]: feedback {value!r} is not accepted; use {accepted}")
-
-
-def graded_value(entry: Mapping[str, Any], row: int, number: int) -> float:
-    """A behaviour's `value` (stars, watched share) as a log holds it, rounded to float32; NaN where it is not given or None."""
-    value = entry.get("value")
-    if value is None:
-        return math.nan
-    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= _LARGEST:  # false for NaN
-        raise ValueError(
-            f"histories[{row}][{number}]: 'value' must be graded feedback, a finite number or None, got {value!r}"
-        )
-    return float(np.float32(value))
 
 
 def behavior_statistic(entry: Mapping[str, Any], name: str, row: int, number: int) -> float:
