@@ -26,10 +26,10 @@ from lmctr.models.families import family_of
 from lmctr.utils.files import read_json, write_json
 
 PACKAGES = {  # polars 2 is not what FuxiCTR was written for
-    "fuxictr": ("fuxictr", "polars<2"),
+    "fuxictr": ("fuxictr", "polars<2", "torch"),  # which it does not ask for
     "deepctr": ("deepctr-torch",),
     "rechub": ("torch-rechub",),
-    "authors": ("fuxictr", "polars<2"),
+    "authors": ("fuxictr", "polars<2", "torch"),
 }
 
 
