@@ -25,7 +25,6 @@ from lmctr.models.ctr_sink.raw_rows import (
     feedback_code,
     similarity_of,
 )
-from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import graded_value, whole_seconds
 
@@ -237,9 +236,6 @@ class CTRSinkScorer(RequestScorer):
     def _score_rows(self, rows: _Rows, plan: Plan, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
-        # The layout "split" has vectors of texts that do not depend on the row: each is computed once, and kept between requests.
-        store = self.model.model.field_store
-        fields = None if store is None else FieldCache(self.model, store)
         logits = torch.empty(len(plan.length))
         order = np.argsort(-plan.length, kind="stable")
         begin = 0
@@ -253,9 +249,7 @@ class CTRSinkScorer(RequestScorer):
             inputs = {key: torch.from_numpy(batch[key]).to(device) for key in names}
             if rows.statistics is not None:
                 inputs["statistics"] = torch.from_numpy(rows.statistics[chosen]).to(device)
-            if fields is not None:
-                inputs = fields(**inputs)
-            logits[torch.from_numpy(chosen)] = self.model(**inputs).logits.float().cpu()
+            logits[torch.from_numpy(chosen)] = self.model(**self.model.with_kept(inputs)).logits.float().cpu()
         return logits
 
     def _read(self, request: Request, with_statistics: bool = True) -> tuple[_Rows, np.ndarray]:

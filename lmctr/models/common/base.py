@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -303,6 +303,10 @@ class CTRPreTrainedModel(PreTrainedModel):
 
     def load_beside(self, folder: Path) -> None:
         """Take up what `save_beside` wrote; raises `ValueError` where it does not belong to these weights."""
+
+    def with_kept(self, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Inputs of a forward pass in evaluation, with what the model keeps of them from earlier ones in their place. Here nothing is."""
+        return inputs
 
     def same_weights(self) -> AbstractContextManager[None]:
         """A block in which the weights are copied, moved or rounded on purpose: what the model keeps of them stays good."""

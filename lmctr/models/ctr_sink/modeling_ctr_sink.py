@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields
 """
 
 import inspect
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import attrgetter
@@ -43,7 +44,16 @@ from .sink_attention import (
     prefix_mask,
 )
 from .sink_mask import biased_mask
-from .split_layout import SplitHead, SplitOutput, check_split, forward_split, lower_parameters, mean_over, run_layers
+from .split_layout import (
+    FieldCache,
+    SplitHead,
+    SplitOutput,
+    check_split,
+    forward_split,
+    lower_parameters,
+    mean_over,
+    run_layers,
+)
 from .statistics_tower import check_statistics
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
@@ -481,6 +491,11 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
 
     def load_beside(self, folder: Path) -> None:
         load_field_vectors(self.model, folder)
+
+    def with_kept(self, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The vectors of texts in place of their tokens, of the layout "split", whose texts are encoded one by one."""
+        store = self.model.field_store
+        return inputs if store is None else FieldCache(self, store)(**inputs)
 
     def same_weights(self) -> AbstractContextManager[None]:
         return kept_vectors(self.model)

@@ -73,7 +73,7 @@ class Answers(ABC):
                 rows.append((where, request, [request[self.candidates_key][number] for number in numbers]))
             inputs = self.inputs(rows).to(self.model.device)
             with torch.inference_mode():
-                logits = self.model(**inputs).logits.float().cpu().numpy()
+                logits = self.model(**self.model.with_kept(inputs)).logits.float().cpu().numpy()
             if logits.ndim == 1:  # a candidate per row
                 logits = logits[:, None]
             for (place, numbers), values in zip(batch, logits):

@@ -380,7 +380,9 @@ class JoinedRows:
             order = self._score_shared(view.view, order, queried, logits)
             for grid in self._grids(order, queried):
                 inputs = {key: value.to(self.model.device) for key, value in view.query_batch(grid).items()}
-                found = self.model(**inputs).logits.float().cpu().numpy().reshape(*grid.shape, -1)
+                found = (
+                    self.model(**self.model.with_kept(inputs)).logits.float().cpu().numpy().reshape(*grid.shape, -1)
+                )
                 logits[grid[grid >= 0]] = found[grid >= 0]
         counts, examples = view.unknown_in_queries()
         self.unknown = add_counts([self.unknown, counts])
