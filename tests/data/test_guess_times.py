@@ -1,0 +1,111 @@
+"""Which columns `lmctr init` takes for times, and how it reads them."""
+
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from guess_logs import ROWS, clicks, guessed, table, write
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.features.times import seconds_of
+from lmctr.data.guess import guess_table, sample_file
+from lmctr.data.tables.load import table_source
+
+
+def test_a_column_that_describes_the_item_or_the_user_is_no_time_of_events(tmp_path):
+    rng = np.random.default_rng(1)
+    columns = table(ts=None)
+    days = lambda numbers: [f"20{10 + number // 12 % 12:02d}-{1 + number % 12:02d}-05" for number in numbers]  # noqa: E731
+    viewed = [f"2024-01-{1 + row * 28 // ROWS:02d} 10:00:{row % 60:02d}" for row in range(ROWS)]
+    for name, ids in (("release_date", "item_id"), ("signup_date", "user_id")):
+        guess, log = guessed(tmp_path / f"{name}.csv", {name: days(columns[ids]), **columns, "viewed_at": viewed})
+        assert guess.schema["columns"]["time"] == "viewed_at"
+        assert log.time.min() == 1_704_103_200
+    drawn = [f"2024-01-{1 + day:02d}" for day in rng.integers(0, 28, ROWS)]  # another time, that nothing has one of
+    guess, _ = guessed(tmp_path / "e.csv", {**columns, "due_date": drawn, "event_time": viewed})
+    assert guess.schema["columns"]["time"] == "event_time"
+
+
+def test_days_as_whole_numbers_are_times(tmp_path):
+    days = [20240101 + row * 28 // ROWS for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, date=days))
+    assert guess.schema["columns"]["time"] == {"column": "date", "format": "%Y%m%d"}
+    assert log.time.min() == 1_704_067_200
+    guess = guess_table(write(tmp_path / "t.csv", clicks(date=days)))
+    assert (guess.schema["time"], guess.schema["time_format"]) == ("date", "%Y%m%d")
+    (rows,) = table_source(tmp_path / "t.csv", **guess.options()).rows()
+    assert seconds_of(rows, "date", "%Y%m%d").min() == 1_704_067_200
+    words = guess_table(write(tmp_path / "n.csv", clicks(date=[1, 2] * (ROWS // 2))))
+    assert "time" not in words.schema
+
+
+@pytest.mark.parametrize("end", ["Z", "+02:00", ".125", ""])
+def test_iso_texts_part_the_rows_of_a_parquet_table(tmp_path, end):
+    times = [f"2024-01-{1 + row * 28 // ROWS:02d}T10:00:{row % 60:02d}{end}" for row in range(ROWS)]
+    pq.write_table(pa.table(clicks(ts=times)), tmp_path / "e.parquet")
+    guess = guess_table(sample_file(tmp_path / "e.parquet"))
+    (rows,) = table_source(tmp_path / "e.parquet", **guess.options()).rows()
+    found = seconds_of(rows, guess.schema["time"], guess.schema.get("time_format"))
+    assert found[0] == 1_704_103_200 - (7200 if end == "+02:00" else 0)
+    bad = pa.table({"ts": [*times[:5], "soon", *times[6:]]})
+    with pytest.raises(
+        ValueError, match=r"'ts': 1 values are no times among rows 1 to 400 \(row 6: 'soon'\).*ISO times"
+    ):
+        seconds_of(Rows(bad, "e.parquet", 1), "ts")
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S UTC"),
+        ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
+        ("%b %d, %Y", "%b %d, %Y"),
+        ("%m/%d/%y", "%m/%d/%y"),
+        *(
+            (form, form)
+            for form in (
+                "%Y%m%d%H%M%S",
+                "%a, %d %b %Y %H:%M:%S GMT",
+                "%d/%b/%Y:%H:%M:%S +0000",
+                "%a %b %d %H:%M:%S +0000 %Y",
+            )
+        ),
+    ],
+)
+def test_times_as_people_write_them(tmp_path, form, name):
+    moments = [datetime(2024, 1, 3) + timedelta(hours=7 * row) for row in range(ROWS)]
+    text = [f'"{moment.strftime(form)}"' for moment in moments]
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, view_time=text))
+    assert guess.schema["columns"]["time"] == {"column": "view_time", "format": name}
+    assert datetime.fromtimestamp(int(log.time.max()), timezone.utc).strftime(form) == moments[-1].strftime(form)
+    guess = guess_table(write(tmp_path / "f.csv", clicks(sign_time=text)))
+    assert "sign_time" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
+
+
+def test_day_and_month_are_told_by_all_rows_and_the_shorter_span(tmp_path):
+    days = [f"11/{6 + row * 4 // ROWS}/2017" for row in range(ROWS)]
+    guess, _log = guessed(tmp_path / "e.csv", table(ts=None, date=days))
+    assert guess.schema["columns"]["time"]["format"] == "%m/%d/%Y"
+    assert "%d/%m/%Y fits too" in next(found.why for found in guess.guesses if found.role == "time")
+    late = [f"01/{1 + row * 13 // ROWS:02d}/2024" for row in range(1, ROWS + 1)]  # the 13th comes last
+    guess, _ = guessed(tmp_path / "f.csv", table(ts=None, date=late))
+    assert guess.schema["columns"]["time"]["format"] == "%m/%d/%Y"
+
+
+def test_times_of_day_come_before_days(tmp_path):
+    """A day alone leaves what a user did before on it out of histories."""
+    times = pd.to_datetime(table()["ts"], unit="s")
+    columns = table(ts=None) | {
+        "created_day": times.strftime("%Y-%m-%d"),
+        "created_ts": times.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_ts"
+    later = times + pd.Timedelta(days=30)  # when it is delivered
+    columns["created_ts"] = later.strftime("%Y-%m-%d %H:%M:%S")
+    guess, _ = guessed(tmp_path / "f.csv", columns)
+    assert guess.schema["columns"]["time"] == "created_day"
+    assert "; days alone: no history" in guess.guesses[0].why
