@@ -237,10 +237,8 @@ def recommend(options: RecommendOptions) -> int:
     ranked = BestItems(folder, model, processor, options.log, options.items, options.seen, options.time, **more)
     count = 0
     with scores_to(options.output, ranked.tasks) as writer:
-        blocks, total = (
-            ranked.best(options.users, options.top),
-            ranked.log.num_users if options.users is None else None,
-        )
+        blocks = ranked.best(options.users, options.top)
+        total = ranked.log.num_users if options.users is None else None
         for ids, logits in over(blocks, "ranking items", "users", total, lambda block: block[0]["rank"].count(1)):
             writer.write(ids, logits)
             count += ids["rank"].count(1)

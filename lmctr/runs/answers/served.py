@@ -87,10 +87,9 @@ class ServedModel:
         with torch.no_grad(), model.same_weights():  # of its own: files that are mapped change with the folder
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data = tensor.data.clone()
+            model.to(usable_device(device)).eval()
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
-        with model.same_weights():
-            model.to(usable_device(device)).eval()
         known = (folder.path / REFERENCE_FILE).is_file()
         if known and dtype is not None:
             compare_with_reference(folder.path, model)  # as stored; what the precision changes is told, not refused
