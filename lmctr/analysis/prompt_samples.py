@@ -1,18 +1,15 @@
-"""`lmctr data inspect`: the figures of a data set and, of a log, samples as a prompt writes them and their token counts."""
+"""Samples of a log as a prompt writes them, and their token counts, for `lmctr data inspect`."""
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from transformers import AutoTokenizer
 
 from lmctr.data.batches.text import TextView
-from lmctr.data.inspection import inspect, lines_of
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.data.options import InspectOptions
@@ -21,28 +18,7 @@ from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_value_levels
 
 
-def inspect_data(options: InspectOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Describes any data set.
-
-    Returns:
-        The figures, see [`~lmctr.data.inspection.inspect`]; with a prompt also `text`: samples, and with a tokenizer token counts.
-
-    Raises:
-        ValueError: options that do not go together; bad data. FileNotFoundError: the data are absent.
-    """
-    if not options.prompt and (options.tokenizer or options.max_length):
-        raise ValueError("--tokenizer and --max-length go with --prompt: token counts depend on the prompt.")
-    found = inspect(options)
-    figures, shown = found.figures, []
-    if options.prompt:
-        if not isinstance(found.data, InteractionLog):
-            raise ValueError(f"--prompt: {options.name!r} is no log, whose events alone have texts; leave it out.")
-        shown, figures["text"] = _show_prompt(found.data, found.splits, options)
-    say(json.dumps(figures, indent=2, ensure_ascii=False) if options.json else "\n".join([*lines_of(figures), *shown]))
-    return figures
-
-
-def _show_prompt(
+def show_prompt(
     log: InteractionLog, splits: Splits | None, options: InspectOptions
 ) -> tuple[list[str], dict[str, Any]]:
     """Samples written by a prompt and, with a tokenizer, the token counts of the parts."""

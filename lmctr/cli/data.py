@@ -25,7 +25,7 @@ VERB = Actions(
             "inspect",
             "counts, split dates, label rates, leakage report, history lengths, fields",
             "lmctr.data.options:InspectOptions",
-            "lmctr.analysis.prompt_samples:inspect_data",
+            "lmctr.runs.inspection:inspect_data",
         ),
         Action(
             "sample",

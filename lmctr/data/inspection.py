@@ -17,31 +17,25 @@ import pyarrow.compute as pc
 import yaml
 
 from lmctr.data.array_store import ArrayStore
-from lmctr.data.features.columns import label_columns_of
-from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.features.times import seconds_of
 from lmctr.data.impressions.source import ImpressionSource
-from lmctr.data.impressions.store import ImpressionStore, count_block
-from lmctr.data.impressions.validation import impression_findings
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
-from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
+from lmctr.data.logs.splits import RULES, Splits, split_log
 from lmctr.data.logs.table import log_from_file
 from lmctr.data.logs.validation import LeakageReport, validate_log
 from lmctr.data.options import DataOptions, PrepareOptions
-from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import Loader, find, looked_at
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
-from lmctr.data.tables.store import TabularStore
-from lmctr.data.tables.validation import table_findings
 from lmctr.utils.arrow import is_text
 from lmctr.utils.files import write_json
+from lmctr.utils.lazy import imported
 from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.progress import Work, showing
 from lmctr.utils.tables import text_table
 
 REPORT_FILE = "report.json"
 _UNFINISHED = ".unfinished"
+_STORES = "lmctr.data.store_figures"  # imported for tables and impressions: it waits for transformers
 _LENGTH_STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _ODD = {"empty": "without ads, left out", "single": "with one ad", "no_revenue": "without an eCPM above 0"}
 
@@ -74,12 +68,13 @@ def _inspect(options: DataOptions) -> Inspected:
         figures = describe_log(data, splits, report, problem, options.num_behaviors or 50)
         return Inspected(data, splits, figures | guessed)
     with tempfile.TemporaryDirectory(prefix="lmctr-") as folder:  # on disk: tables may be of any size
+        stores = imported(_STORES)
         if isinstance(data, TableSource):
-            store = TabularStore.build(data, directory=folder)
+            store = stores.TabularStore.build(data, directory=folder)
         else:
             with Work(f"processing {options.name}"):
-                store = ImpressionStore.build(data, directory=folder)
-        return Inspected(data, None, _describe_store(data, store) | guessed)
+                store = stores.ImpressionStore.build(data, directory=folder)
+        return Inspected(data, None, stores.describe_store(data, store) | guessed)
 
 
 def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -102,7 +97,10 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
     """Writes into a folder in the output and moves what is there when all of it is, so that a kill at any moment leaves the old
     data, or the sign by which the same command goes on."""
     kind = _loader(options)[0].kind
-    store_class = {"table": TabularStore, "impressions": ImpressionStore}.get(kind)
+    stores = None if kind == "log" else imported(_STORES)
+    store_class = (
+        None if stores is None else {"table": stores.TabularStore, "impressions": stores.ImpressionStore}[kind]
+    )
     what = "log" if store_class is None else store_class.kind
     work = output / _UNFINISHED
     new, sign = work / "new", work / "first"  # the sign: there were no data before
@@ -129,7 +127,7 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
             source, guessed = _read(options)
             with Work(f"writing {options.name}"):
                 store: ArrayStore = store_class.build(source, directory=new)
-            figures = _describe_store(source, store) | guessed
+            figures = stores.describe_store(source, store) | guessed
             rows, last = len(store), store.directory.name
             use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
         size = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
@@ -151,15 +149,6 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
     say("\n".join(lines_of(figures)))
     say(f"\nwritten to {output}: {size / 1e6:,.1f} MB, {size / max(rows, 1):.0f} bytes per {use}")
     return figures
-
-
-def _describe_store(source: TableSource | ImpressionSource, store: TabularStore | ImpressionStore) -> dict[str, Any]:
-    """The figures of a table or of impressions, with what looks like a leak in their processed rows."""
-    if isinstance(store, TabularStore):
-        figures, findings = describe_table(source, store.processor), table_findings(store, source)
-    else:
-        figures, findings = describe_impressions(source, store.processor), impression_findings(store)
-    return figures | {"leaks": {finding.key: finding.text for finding in findings}}
 
 
 def _read(options: DataOptions) -> tuple[InteractionLog | TableSource | ImpressionSource, dict[str, Any]]:
@@ -314,83 +303,6 @@ def _histogram(lengths: np.ndarray) -> list[dict[str, int]]:
     counts = np.bincount(which, minlength=len(edges))
     starts = [0] + [edge + 1 for edge in edges[:-1]]
     return [{"from": start, "to": end, "samples": int(count)} for start, end, count in zip(starts, edges, counts)]
-
-
-def describe_table(source: TableSource, processor: TabularFeatureProcessor) -> dict[str, Any]:
-    """Figures of a table: rows, label rate and dates of each part, and what its fields hold.
-
-    Args:
-        source: the table; its label, group and time columns are read once.
-        processor: fitted on its training part, of which the figures of the fields are.
-    """
-    parts = {name: {"rows": 0} for name in PARTS}
-    rates: dict[tuple[int, str], list[int]] = {}
-    for rows in source.rows(source.special_columns()):
-        names = [] if source.label is None else [source.label, *source.extra_labels]
-        labels = label_columns_of(rows, names).reshape(len(rows), -1) if names else None
-        times = None if source.time is None else seconds_of(rows, source.time, source.time_format)
-        for code, part in enumerate(parts.values()):
-            own = np.ones(len(rows), bool) if rows.split is None else rows.split == code
-            if not own.any():
-                continue
-            part["rows"] += int(own.sum())
-            if labels is not None:
-                for name, column in zip(names, labels[own].T):
-                    counted = rates.setdefault((id(part), name), [0, 0])
-                    counted[0] += int((column > 0).sum())
-                    counted[1] += int((column >= 0).sum())
-            if times is not None:
-                first, last = int(times[own].min()), int(times[own].max())
-                part["first"], part["last"] = min(part.get("first", first), first), max(part.get("last", last), last)
-    for part in parts.values():
-        found = {name: counts[0] / counts[1] for (own, name), counts in rates.items() if own == id(part) and counts[1]}
-        if source.label in found:
-            part["label_rate"] = found[source.label]
-        if source.extra_labels and found:
-            part["label_rates"] = found
-    special = {"label": source.label, "group": source.group, "time": source.time, "weight": source.weight}
-    return {
-        "kind": "table",
-        "info": source.info.to_dict(),
-        "counts": {"rows": sum(part["rows"] for part in parts.values()), "fields": len(processor.fields)},
-        "columns": {name: column for name, column in special.items() if column is not None},
-        "split": {"parts": {name: part for name, part in parts.items() if part["rows"]}},
-        "fields": _fields(processor),
-    }
-
-
-def describe_impressions(source: ImpressionSource, processor: ImpressionProcessor) -> dict[str, Any]:
-    """Figures of impressions: impressions and ads of each part, and what the fields of both sides hold.
-
-    Args:
-        source: the impressions, which are read once.
-        processor: fitted on their training part, of which the figures of the fields are.
-    """
-    parts: dict[str, Any] = {}
-    for block in source.read():
-        count_block(block, parts)
-    return {
-        "kind": "impressions",
-        "info": source.info.to_dict(),
-        "counts": {name: sum(part[name] for part in parts.values()) for name in ("impressions", "ads")},
-        "split": {"parts": {name: part for name, part in parts.items() if part["impressions"] or part["empty"]}},
-        "user_fields": _fields(processor.user),
-        "ad_fields": _fields(processor.ad),
-    }
-
-
-def _fields(processor: TabularFeatureProcessor) -> dict[str, dict[str, Any]]:
-    rows = max(processor.statistics["num_rows"], 1)
-    return {
-        field.name: {
-            "type": field.type,
-            "share_missing": counted.get("missing", 0) / rows,
-            "values": counted.get("distinct"),
-            "values_kept": counted.get("kept"),
-        }
-        for field in processor.fields
-        for counted in (processor.statistics["fields"].get(field.name, {}),)
-    }
 
 
 def lines_of(figures: dict[str, Any]) -> list[str]:

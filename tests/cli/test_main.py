@@ -101,6 +101,9 @@ LIGHT = {
 }
 
 
+HEAVY = {"torch", "transformers", "sklearn", "datasets", "scipy.stats"}
+
+
 def imports_of(*words):
     """The finished command, and the modules that it imported."""
     command = [sys.executable, "-X", "importtime", "-m", "lmctr", *words]
@@ -123,7 +126,11 @@ def test_a_look_at_a_file_loads_no_torch(tmp_path, monkeypatch):
     assert done.returncode == 0
     assert "lmctr train clicks/din.yaml --output-dir runs/clicks_din" in done.stdout
     assert "lmctr train clicks/deepfm.yaml --output-dir runs/clicks_deepfm" in done.stdout
-    assert imported & {"torch", "transformers", "sklearn", "datasets"} == set()
+    assert imported & HEAVY == set()
+    done, imported = imports_of("data", "inspect", "clicks/schema.yaml")
+    assert done.returncode == 0
+    assert "events in no history" in done.stdout
+    assert imported & HEAVY == set()
 
 
 @pytest.mark.parametrize("words", [*LIGHT.values(), *([verb, "--help"] for verb in VERBS)], ids=" ".join)

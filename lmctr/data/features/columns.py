@@ -415,3 +415,15 @@ def group_codes(rows: Rows, column: str) -> np.ndarray:
     hashed = (hash_strings(words) >> np.uint64(1)).astype(np.int64)
     number = pc.if_else(pa.array(digits), whole, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return np.append(np.where(digits, number, hashed), -1)[codes]
+
+
+def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] | None:
+    """The further label columns as a list, None without any. Raises `ValueError` for others than different names beside the first."""
+    if not extra:
+        return None
+    is_list = isinstance(extra, (list, tuple)) and all(isinstance(name, str) and name for name in extra)
+    if label is None or not is_list or len({label, *extra}) <= len(extra):
+        raise ValueError(
+            f"extra_labels={extra!r}; accepted: a list of columns beside the label {label!r}, all different."
+        )
+    return list(extra)

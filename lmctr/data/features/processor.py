@@ -43,7 +43,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.rows import check_kind, check_list, is_column
 from lmctr.utils.suggest import errors_of, refuse_unknown
 
-from .columns import Rows
+from .columns import Rows, checked_labels
 from .extend import extend_state
 from .few import FewRows
 from .fields import Field, parse_fields
@@ -592,18 +592,6 @@ class TabularFeatureProcessor(FittedExtractor):
 
 def _without(field: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in field.items() if key not in keys}
-
-
-def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] | None:
-    """The further label columns as a list, None without any. Raises `ValueError` for others than different names beside the first."""
-    if not extra:
-        return None
-    is_list = isinstance(extra, (list, tuple)) and all(isinstance(name, str) and name for name in extra)
-    if label is None or not is_list or len({label, *extra}) <= len(extra):
-        raise ValueError(
-            f"extra_labels={extra!r}; accepted: a list of columns beside the label {label!r}, all different."
-        )
-    return list(extra)
 
 
 def column_names(source: Any, reading: Mapping[str, Any] | None = None) -> list[str] | None:

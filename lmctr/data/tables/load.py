@@ -37,8 +37,8 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.features.columns import checked_labels
 from lmctr.data.features.fields import parse_fields
-from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.splits import check_fractions
