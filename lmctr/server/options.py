@@ -38,6 +38,10 @@ class ServeOptions:
     deadline_ms: float = option("time of a request that brings no deadline_ms of its own", 10_000.0)
     state_memory: int = option("MiB of kept user states; the least recently used go first", 1024, metavar="MIB")
     state_ttl: float | None = option("seconds after its last use at which a kept state goes (default: none)", None)
+    states: str | None = option(
+        "folder in which kept states outlive a stop, this process's own: written at the end, taken up at the start (default: none)",
+        None,
+    )
     max_body: int = option("MiB of a request; more are answered 413", 8, metavar="MIB")
     drain_seconds: int = option("on SIGTERM: longest that requests in work are waited for", 30)
 

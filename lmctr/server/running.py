@@ -8,17 +8,22 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import transformers
 
 from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.served import ServedModel, bound
+from lmctr.utils.lock import owned
 from lmctr.utils.measure import usable_device
 
 from .options import ServeOptions
 
 _MOST_WORKERS = 4  # by default; the interpreter lets one thread at a time run between the operations of torch
+_STATES = "kept_states.tsv"
+_LOST = " {:,} could not go over, and their users are answered 404 until they are started again"
 logger = logging.getLogger("lmctr.server")
 
 
@@ -43,7 +48,8 @@ def serve(options: ServeOptions) -> int:
     asked = threading.Event()  # for a new version, while the first one is loaded
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: asked.set())
-    with bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
+    own = nullcontext() if options.states is None else owned(options.states, "lmctr serve --states")
+    with bound(options.host, options.port) as address, own:  # what is taken is told before the model is loaded
         metrics = ServerMetrics()
         engine = Engine(
             _load(options),
@@ -57,6 +63,9 @@ def serve(options: ServeOptions) -> int:
             time_to_live=options.state_ttl,
             on_batch=metrics.on_batch,
         )
+        file = None if options.states is None else Path(options.states) / _STATES
+        if file is not None:
+            _take_up(engine, file)
         app = create_app(engine, metrics, deadline=options.deadline_ms / 1000, max_body=options.max_body << 20)
         # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
         gc.collect()
@@ -79,6 +88,8 @@ def serve(options: ServeOptions) -> int:
         # uvicorn takes these over when it runs, and raises the signal again when it has stopped; by then all is done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        if file is not None:  # from now on states go on: after a crash it would tell of users as they were before
+            file.unlink(missing_ok=True)
         address.listen(2048)  # before the line below: who reads it may ask at once, and waits until uvicorn takes over
         host, port = address.getsockname()[:2]
         version = f"{engine.served.kind}, version {engine.served.version}"
@@ -87,6 +98,8 @@ def serve(options: ServeOptions) -> int:
             server.run(sockets=[address])
         finally:
             ended = engine.close(timeout=1.0)  # who waited for an answer was waited for
+            if file is not None:
+                _leave(engine, file)
         if not ended:
             logger.warning("stopped in the middle of work that nobody waits for any more")
             sys.stdout.flush()
@@ -115,6 +128,28 @@ def _load(options: ServeOptions) -> ServedModel:
     return served
 
 
+def _take_up(engine: Engine, file: Path) -> None:
+    """The states of a process before."""
+    if not file.exists():
+        logger.warning("no kept states to take up: %s is not there", file)
+        return
+    count = engine.restore(file)
+    logger.warning("%s kept states of users taken up from %s", f"{count:,}", file)
+
+    def finish() -> None:
+        if gone := engine.states.finish_move():
+            logger.warning("of the kept states%s", _LOST.format(gone))
+
+    threading.Thread(target=finish, daemon=True).start()
+
+
+def _leave(engine: Engine, file: Path) -> None:
+    """The states for the next process."""
+    count, busy = engine.save(file)
+    left = f"; {busy:,} not, as their users' requests had not ended" if busy else ""
+    logger.warning("%s kept states of users written to %s%s", f"{count:,}", file, left)
+
+
 _reloading = threading.Lock()  # so that the newest stands at last
 
 
@@ -130,7 +165,5 @@ def _reload(engine: Engine, options: ServeOptions) -> None:
         return
     gc.collect()
     gc.freeze()
-    lost = (
-        f"; {gone:,} could not go over, and their users are answered 404 until they are started again" if gone else ""
-    )
+    lost = f";{_LOST.format(gone)}" if gone else ""
     logger.warning("serving version %s now, with %s kept states of users%s", served.version, f"{kept:,}", lost)

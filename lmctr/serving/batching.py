@@ -99,6 +99,11 @@ class Batcher:
     def is_closed(self) -> bool:
         return self._closed
 
+    def unfinished(self) -> set[Hashable]:
+        """Keys of what waits and of what is in work."""
+        with self._changed:
+            return {one.key for one in self._queue} | {*self._keys}
+
     def submit(
         self, work: Any, positions: int = 1, deadline: float = math.inf, *, key: Hashable = None, alone: bool = False
     ) -> Future:

@@ -33,6 +33,11 @@ def settings_fingerprint(processor: Any) -> str:
     return digest.hexdigest()
 
 
+def window_fingerprint(window: Any) -> str:
+    """Of what a scorer says that its states hang on (`RequestScorer.window`)."""
+    return hashlib.blake2b(_canonical(window), digest_size=16).hexdigest()
+
+
 def _tokenizer_hash(tokenizer: Any) -> bytes:
     """Hash over vocabulary and rules; kept per tokenizer, because writing out a large one takes half a second."""
     size, known = _TOKENIZERS.get(tokenizer, (None, b""))

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .saved_states import SavedState
 from .user_state import UserState
 
 _IDLE = 3.0  # times as long as the move of a state took, between two of them
@@ -15,7 +16,7 @@ _IDLE = 3.0  # times as long as the move of a state took, between two of them
 
 @dataclass
 class _Kept:
-    state: UserState
+    state: UserState | SavedState
     num_bytes: int
     used: float
 
@@ -37,7 +38,7 @@ class KeptStates:
         self.max_bytes, self.time_to_live, self._clock = max_bytes, time_to_live, clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the least recently used first
         self._unmoved: dict[str, None] = {}  # users whose states `begin_move` has left to go over
-        self._moved: Callable[[UserState], UserState | None] | None = None
+        self._moved: Callable[[UserState | SavedState], UserState | None] | None = None
         self._gone_before = 0
         self._lock = threading.RLock()
         self.num_bytes = 0
@@ -60,15 +61,16 @@ class KeptStates:
             self._kept.move_to_end(user)
             return kept.state
 
-    def put(self, user: str, state: UserState) -> bool:
-        """Keep a state, in the place of an earlier one; others go where memory is short.
+    def put(self, user: str, state: UserState | SavedState, idle: float = 0.0) -> bool:
+        """Keep a state, in the place of an earlier one; others go where memory is short. idle: seconds since its last use; a saved state is
+        put before [`begin_move`], which makes one of the model of it.
 
         Returns:
             Whether it is kept; not where it is larger than all of the memory.
         """
         with self._lock:
             self.remove(user)
-            self._kept[user] = _Kept(state, 0, self._clock())
+            self._kept[user] = _Kept(state, 0, self._clock() - idle)
             return self.grown(user)
 
     def grown(self, user: str) -> bool:
@@ -113,12 +115,18 @@ class KeptStates:
             while self._kept and next(iter(self._kept.values())).used < before:
                 self.remove(next(iter(self._kept)), "expired")
 
-    def begin_move(self, moved: Callable[[UserState], UserState | None]) -> None:
+    def all(self) -> list[tuple[str, UserState | SavedState, float]]:
+        """Users, their states and the seconds since their last use, the least recently used first."""
+        with self._lock:
+            self.expire()
+            now = self._clock()
+            return [(user, kept.state, now - kept.used) for user, kept in self._kept.items()]
+
+    def begin_move(self, moved: Callable[[UserState | SavedState], UserState | None]) -> None:
         """Go over to another model: each state is replaced by what `moved` gives for it, at the latest before its next use; None, or a
         `ValueError`: it goes. [`finish_move`] does the others, in any thread, while those that are moved are in use."""
         with self._lock:
-            while self._unmoved:  # of a move before that one
-                self._move(next(iter(self._unmoved)))
+            # Those that a move before has left go over at once from the model that they are of.
             self._moved, self._unmoved = moved, dict.fromkeys(reversed(self._kept))  # the latest used first
             self._gone_before = self.counts["model"]
 

@@ -12,7 +12,7 @@ from lmctr.utils.files import as_path, replacing
 from lmctr.utils.measure import size_of
 from lmctr.utils.outside import checked, entries
 
-from .fingerprint import model_fingerprint, settings_fingerprint
+from .fingerprint import model_fingerprint, settings_fingerprint, window_fingerprint
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 from .statistics import RequestStatistics
 
@@ -193,21 +193,44 @@ class UserState:
     ) -> UserState | None:
         """The same user's state for another model, as of a run that went on from the first one's, to be encoded at its next use; None where the
         kept behaviours may not be all that it needs, or where statistics of the whole history cannot be counted again."""
-        state = UserState(model, processor, items=items)
-        same, is_whole = state._scorer.window == self._scorer.window, self.num_kept == self.num_seen
+        return UserState.gone_on(self.left(), model, processor, items)
+
+    def left(self, windows: dict[tuple[int, int], str] | None = None) -> dict[str, Any]:
+        """What is left of the state without its model and what that encoded; as JSON another process goes on from it ([`gone_on`]).
+
+        windows: for many states at a time: what was worked out for one of the same model and processor.
+        """
+        windows, made_with = {} if windows is None else windows, (id(self._scorer.model), id(self._scorer.processor))
+        if made_with not in windows:
+            windows[made_with] = window_fingerprint(self._scorer.window)
+        return {
+            "num_seen": self.num_seen,
+            "settings": self._settings,
+            "window": windows[made_with],
+            "history": list(self._history),
+            "statistics": None if self._statistics is None else self._statistics.user.to_dict(),
+        }
+
+    @classmethod
+    def gone_on(
+        cls, left: Mapping[str, Any], model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
+    ) -> UserState | None:
+        """The state for a model of what was [`left`] of one, see [`moved_to`]."""
+        state = cls(model, processor, items=items)
+        history, before = left["history"], left["statistics"]
+        same, is_whole = window_fingerprint(state._scorer.window) == left["window"], len(history) == left["num_seen"]
         if not same and not is_whole:
             return None
-        if settings_fingerprint(processor) != self._settings:
-            state._scorer.check_behaviors(self._history, None)
+        if state._settings != left["settings"]:
+            state._scorer.check_behaviors(history, None)
         if items is not None:
-            before = None if self._statistics is None else self._statistics.user
-            if same and before is not None and before.reader.fingerprint == processor.statistics_reader.fingerprint:
-                state._statistics.load(before.to_dict(), items)
+            if same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
+                state._statistics.load(before, items)
             elif is_whole:
-                state._statistics.extend(self._history)
+                state._statistics.extend(history)
             else:
                 return None
-        state._history, state.num_seen = list(self._history), self.num_seen
+        state._history, state.num_seen = list(history), left["num_seen"]
         return state
 
     def check_belongs(self, model: torch.nn.Module, processor: Any) -> None:
@@ -241,11 +264,11 @@ class UserState:
             "model_type": self._scorer.model.config.model_type,
             "model": model_fingerprint(self._scorer.model),
             "processor": settings_fingerprint(self._scorer.processor),
-            "history": json.dumps(self._history, ensure_ascii=False, default=_plain),
+            "history": json_of(self._history),
             "num_seen": str(self.num_seen),
         }
         if self._statistics is not None:
-            metadata["statistics"] = json.dumps(self._statistics.user.to_dict(), default=_plain)
+            metadata["statistics"] = json_of(self._statistics.user.to_dict())
         tensors = {} if self._encoded is None else self._encoded.tensors()
         with replacing(path) as temporary:
             save_file(
@@ -304,6 +327,6 @@ class UserState:
         return state
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as JSON knows them."""
-    return value.item()
+def json_of(value: Any) -> str:
+    """What a state keeps as JSON, on one line, numbers of numpy among it."""
+    return json.dumps(value, ensure_ascii=False, default=lambda number: number.item())

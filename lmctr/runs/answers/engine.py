@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmctr.serving import Batcher, KeptStates
+from lmctr.serving.saved_states import read_states, write_states
 from lmctr.utils.suggest import refuse_unknown
 
 from .served import Scored, ServedModel
@@ -187,6 +189,24 @@ class Engine:
         self.swaps["done"] += 1
         return len(self.states), gone
 
+    def restore(self, path: Path) -> int:
+        """Take up the states that [`save`] wrote; they go over to this model as at a [`swap`], `states.finish_move` does those that nobody uses. To be
+        called before the first request. Returns how many there are.
+
+        Raises:
+            ValueError: no file of states of this kind of model, or one that is damaged.
+        """
+        for user, state, idle in read_states(path, self.served.kind):
+            self.states.put(user, state, idle)
+        self._begin_move(self.served)
+        return len(self.states)
+
+    def save(self, path: Path) -> tuple[int, int]:
+        """Write the kept states, after [`close`]. Returns how many, and how many not, because work for their user had not ended."""
+        busy, states = self.batcher.unfinished(), self.states.all()
+        done = [entry for entry in states if entry[0] not in busy]
+        return write_states(path, self.served.kind, done), len(states) - len(done)
+
     def last_time(self, user: str) -> float | None:
         """The time of the last behaviour of a kept state; None: there is none."""
         state = self.states.get(user, counted=False)
@@ -254,8 +274,11 @@ class Engine:
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
 
     def _swap(self, served: ServedModel) -> None:
-        self.states.begin_move(lambda state: state.moved_to(served.model, served.processor, served.items))
+        self._begin_move(served)
         self.served, self._idle = served, served.twins(self.workers)
+
+    def _begin_move(self, served: ServedModel) -> None:
+        self.states.begin_move(lambda state: state.moved_to(served.model, served.processor, served.items))
 
 
 def _user_id(value: Any) -> str:
