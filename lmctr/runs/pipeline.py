@@ -84,7 +84,8 @@ class ClickPredictionPipeline(Pipeline):
                 processor or place, revision=(revision if own else None) or "main"
             )
         check_processor(model.config, processor, "processor")
-        super().__init__(model, processor=processor, **kwargs)
+        with model.same_weights():
+            super().__init__(model, processor=processor, **kwargs)
         self._kind = getattr(processor, "request_kind", None)
         self._retriever = self._items = None
         if place and (getattr(processor, "needs_similarity", False) or getattr(processor, "statistics_reader", None)):

@@ -321,13 +321,28 @@ def test_the_command_writes_them(runs, log, tmp_path, capsys):
         ({"time": 4_000_000_000}, "time: 4000000000 is no time to rank at"),
         ({"users": {"user": [101]}}, "no column 'who'; its columns are .'user'."),
         ({"users": [101]}, "no column 'place': scores depend on where a candidate is shown"),
+        ({"users": 101}, r"users: got 101; accepted: a list of ids, such as \[101\], a table, or a file"),
+        ({"items": np.int64(7)}, "items: got np.int64"),
+        ({"users": "u101"}, r"users: there is no file 'u101'; .* in Python also a list of ids, such as \['u101'\]"),
         ({"items": ["i99"]}, r"column 'what': 1 of 1 values are not in the log's catalogue \(row 1: 'i99'\)"),
     ],
 )
 def test_what_cannot_be_ranked(runs, given, message):
     kind = "text" if "items" in given else "sequence"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         runs(kind).recommend(**{"users": {"who": [101], "place": ["home"]}, **given})
+
+
+def test_candidates_by_their_ids_for_a_log_without_a_schema(runs):
+    """The columns of users are those that the table has, known before the items are looked at."""
+    ranked = runs("sequence")._ranked(None, ["i3", "i5"], True, None)
+    ranked.names = None
+    users = {"user_id": ["101", "107"], "scenario": ["home", "search"]}
+    found = recommend.best_table(ranked, users, 1)
+    expected = runs("sequence").recommend(
+        {"who": [101, 107], "place": ["home", "search"]}, 1, items=["i3", "i5"], seen=True
+    )
+    assert found["logit"].to_pylist() == pytest.approx(expected["logit"].to_pylist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", RECIPES)

@@ -347,7 +347,7 @@ class JoinedRows:
         places = getattr(self.processor, "scenario_names", ())
         if len(places) > 1 and names.scenario not in present:
             raise ValueError(
-                f"{source} has no column {names.scenario or 'scenario'!r}: scores depend on where a candidate is shown; give one of "
+                f"{source or 'rows'}: no column {names.scenario or 'scenario'!r}: scores depend on where a candidate is shown; give one of "
                 f"{', '.join(places)} in each row"
             )
         if self.log.scenario is not None and names.scenario in present:

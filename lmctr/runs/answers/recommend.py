@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,9 +78,7 @@ class BestItems(JoinedRows):
             np.minimum.at(since, log.item[log.seen], log.time[log.seen] + 1)  # known from the next second on
             rows = np.argsort(since, kind="stable")[: np.count_nonzero(since < np.iinfo(np.int64).max)]
             return catalogue.take(pa.array(rows)), rows, since[rows]
-        given = self.items
-        if _is_list(given):
-            given = {self.names.item: pa.array(given)}
+        given = _rows_of(self.items, self.names.item, "items")
         found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
         parts = [
@@ -122,9 +122,9 @@ class BestItems(JoinedRows):
             users = self.log.user_ids
         if _is_list(users):
             self._wanted([])
-            users = {self.names.user: pa.array(users)}
-        ids = self.candidates[0]
+        users = _rows_of(users, None if self.names is None else self.names.user, "users")
         wanted = self._wanted(columns_of(users, self.reading), None, ("user",))
+        ids = self.candidates[0]
         for rows in rows_of(users, wanted, reading=self.reading):
             where = rows.source or "users"
             asked = self._read_who(rows, self.at)
@@ -207,6 +207,24 @@ def _is_list(values: Any) -> bool:
     return (
         isinstance(values, (pa.Array, pa.ChunkedArray)) or getattr(values, "ndim", None) == 1
     )  # of numpy, or a Series
+
+
+def _rows_of(given: Any, name: str | None, role: str) -> Any:
+    """Users or items as a table: a list of ids as one with a column of this name, any other as it is.
+
+    Raises:
+        FileNotFoundError, ValueError: a single id, or a file that is not there.
+    """
+    if _is_list(given):
+        return {name: pa.array(given)}
+    is_name, accepted = isinstance(given, (str, Path)), f"a table, or a file of one, with a row for each of the {role}"
+    if is_name and not Path(given).expanduser().exists():
+        raise FileNotFoundError(
+            f"{role}: there is no file {str(given)!r}; accepted: {accepted}; in Python also a list of ids, such as [{given!r}]"
+        )
+    if not is_name and getattr(given, "ndim", 0 if isinstance(given, (Real, bytes)) else None) == 0:
+        raise ValueError(f"{role}: got {given!r:.80}; accepted: a list of ids, such as [{given!r:.80}], {accepted}")
+    return given
 
 
 def _second(time: Any) -> int:

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from text_tokenizers import make as make_tokenizer
 from tiny_models import text_config
+from transformers import Pipeline
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRSinkProcessor
 from lmctr.models.common.base import evaluation_mode
@@ -231,6 +233,18 @@ def test_vectors_are_saved_with_a_run_and_loading_encodes_none_again(ahead, tmp_
         )
         np.testing.assert_allclose(found.logits, expected, atol=1e-5 if dtype in (None, "float32") else 0.2)
         assert sum(size for size, *_ in counts) == 0
+
+    def move(pipe, model, make=Pipeline.__init__, **settings):  # as to another device
+        make(pipe, model, **settings)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+
+    counts.clear()
+    monkeypatch.setattr(Pipeline, "__init__", move)
+    pipe = transformers.pipeline("click-prediction", model=loaded, processor=again)
+    found = pipe({"history": history, "candidates": candidates, "time": 9})
+    np.testing.assert_allclose([one["logit"] for one in found], expected, atol=1e-5)
+    assert sum(size for size, *_ in counts) == 0
 
     path = tmp_path / "field_vectors.safetensors"
     with torch.no_grad():
