@@ -125,6 +125,8 @@ def _load(options: ServeOptions) -> ServedModel:
     served = ServedModel(options.run, options.device, options.batch_size, options.max_tokens, options.dtype)
     if served.probe is None:
         print(f"warning: {options.run} holds no reference rows; no known answer was compared", file=sys.stderr)
+    if served.not_joined is not None:
+        print(f"warning: rows need all columns, none is joined: {served.not_joined}", file=sys.stderr)
     return served
 
 

@@ -65,7 +65,12 @@ class Joined:
             FileNotFoundError, ValueError: as [`stream_file`] does; an id that stands on two rows of the file.
         """
         ids, kind, table = self._read(wanted)
-        keys = canonical_words(_words(rows.column(self.by)), kind)
+        own = rows.column(self.by)
+        if pa.types.is_nested(own.type):
+            raise ValueError(
+                f"column {self.by!r}: got {own[0].as_py()!r:.80}; accepted: one id of {self.path.name}, or none, in each row"
+            )
+        keys = canonical_words(_words(own), kind)
         places = pc.index_in(keys, value_set=ids, skip_nulls=True)
         whole = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
         for name in wanted:

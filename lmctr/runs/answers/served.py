@@ -24,9 +24,10 @@ from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import refuse_unknown
 
 from .base import by_place, grid_batches
+from .joined import joined_files_of
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
-from .tables import table_logits
+from .tables import table_logits, with_files
 
 T, R = TypeVar("T"), TypeVar("R")
 _LETTERS = 4  # of a token, about
@@ -68,7 +69,8 @@ class ServedModel:
     Attributes:
         kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
         fingerprint: of the processor. probe: number of reference rows and the largest difference of a logit; None: the folder has none
-            (they are not shared on the Hub).
+            (they are not shared on the Hub). joined: the files that complete rows of a table, as they are now; not_joined: why not, where they
+            are not there.
 
     Raises:
         FileNotFoundError, ValueError: what `load_run` and [`compare_with_reference`] raise: other logits than the run's are refused.
@@ -100,6 +102,14 @@ class ServedModel:
         self.batch_size, self.max_tokens = batch_size, max_tokens
         self.items = load_item_statistics(folder.path, self.processor)
         self.retriever = None if self.kind == "table" else load_retriever(folder.path, self.processor)
+        self.joined, self.not_joined = (), None
+        if self.kind == "table":
+            try:
+                self.joined = joined_files_of(folder)
+                if self.joined:  # so that they are read now
+                    with_files([dict.fromkeys(file.by for file in self.joined)], self.joined, self.processor, ())
+            except (FileNotFoundError, ValueError) as error:
+                self.not_joined = str(error)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -201,19 +211,28 @@ class ServedModel:
         return [next(scored) if "rows" in request else self._candidates(request) for request in requests]
 
     def _candidates(self, request: dict[str, Any]) -> Scored:
-        asked = Request([request["shared"]], request["candidates"], 0)
-        logits = _by_place("candidates", lambda: self._scorer.score(asked, None))[0].numpy()
+        def score() -> Any:
+            shared, rows = request["shared"], request["candidates"]
+            names = {*shared, *rows[0]}
+            shared = with_files([shared], self.joined, self.processor, names)[0]
+            asked = Request([shared], with_files(rows, self.joined, self.processor, {*shared, *rows[0]}), 0)
+            return self._scorer.score(asked, None)
+
+        logits = _by_place("candidates", score)[0].numpy()
         return Scored(request, logits, *_totals(self.processor.oov_counts), self)
 
     def _rows(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
         inputs, counts = [], []
         for request in requests:
-            inputs.append(_by_place("rows", lambda: self.processor(request["rows"], return_tensors="np")))  # noqa: B023
+            inputs.append(_by_place("rows", lambda: self._inputs(request["rows"])))  # noqa: B023
             counts.append(self.processor.oov_counts)
         joined = {key: torch.from_numpy(np.concatenate([one[key] for one in inputs])) for key in inputs[0]}
         ends = np.cumsum([len(one["rows"]) for one in requests])[:-1]
         logits = np.split(table_logits(self.model, joined, self.batch_size), ends)
         return [Scored(*one, *_totals(count), self) for *one, count in zip(requests, logits, counts)]
+
+    def _inputs(self, rows: Sequence[dict[str, Any]]) -> Any:
+        return self.processor(with_files(rows, self.joined, self.processor, rows[0]), return_tensors="np")
 
     def _impressions(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
         own, counts = [], []

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -213,6 +213,31 @@ def _completed(
     read: Reader, columns: Mapping[str, str], names: Sequence[str], joined: Callable[[], Sequence[Joined]]
 ) -> Reader:
     return read if {*columns} <= {*names} else with_joined(read, lacking(joined(), columns, names))
+
+
+def with_files(
+    rows: Sequence[dict[str, Any]], files: Sequence[Joined], processor: Any, names: Collection[str]
+) -> Sequence[dict[str, Any]]:
+    """Objects with the columns that are not among `names` and that files have by a column of theirs.
+
+    Raises:
+        ValueError: an object without that column, called `row 1` where it is the first.
+    """
+    columns = processor.input_columns()
+    files = [file for file in files if file.by in rows[0] and {*file.columns} & {*columns} - {*names}]
+    if not files:
+        return rows
+    # All that the processor reads of a file, so that it is read from disk once.
+    kinds = {name: columns[name] for file in files for name in file.columns if name in columns}
+    for place, row in enumerate(rows, 1):
+        for file in files:
+            if file.by not in row:
+                own = ", ".join(map(repr, (name for name in file.columns if name in columns)))
+                raise ValueError(f"row {place}: no column {file.by!r}, by which {own} are known; null where it is")
+    ids = [{file.by: row[file.by] for file in files} for row in rows]
+    tables = (own.table.to_pylist() for own in with_joined(partial(rows_of, ids), files)(kinds))
+    found = itertools.chain.from_iterable(tables)
+    return [row | {name: more[name] for name in more if name not in names} for row, more in zip(rows, found)]
 
 
 def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[str]:
