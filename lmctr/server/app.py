@@ -70,8 +70,7 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
     async def scored(body: dict[str, Any], end: float) -> Any:
         result = await _result(engine.score(body, end), end)
         metrics.candidates.inc(len(result.logits))
-        metrics.values.inc(result.values)
-        metrics.unknown.inc(result.unknown)
+        metrics.count(result.counts)
         return result
 
     @app.post("/v1/score", openapi_extra=_BODY)
@@ -108,8 +107,7 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
             end = until(body)
             # What has begun is waited for: the caller must know whether the behaviours were added.
             result = await _result(engine.add_events(user_id, body, end), end, to_the_end=True)
-            metrics.values.inc(result.values)
-            metrics.unknown.inc(result.unknown)
+            metrics.count(result.counts)
             return result.answer()
 
         return await answered("/v1/users/{id}/events", request, work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,13 +24,21 @@ class ServerMetrics:
             "request_seconds", "From the request's arrival to its answer.", ("route",), buckets=_SECONDS, **about
         )
         self.candidates = Counter("candidates", "Candidates and rows that were scored.", **about)
-        self.values = Counter("values", "Values of requests that the processor looked up.", **about)
-        self.unknown = Counter("unknown_values", "Those of them that it did not know.", **about)
+        self.values = Counter("values", "Values of requests that the processor looked up.", ("field",), **about)
+        self.unknown = Counter("unknown_values", "Those of them that it did not know.", ("field",), **about)
+        self.names: dict[str, None] = {}  # of what was counted
         self.batch = Histogram("batch_requests", "Requests of a batch.", buckets=_SIZES, **about)
         self.batch_seconds = Histogram("batch_seconds", "Work on a batch.", buckets=_SECONDS, **about)
         self.positions = Counter("batch_positions", "Positions of all batches, about.", **about)
         self.engine: Engine | None = None
         self.registry.register(self)
+
+    def count(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Counts the values of an answer, by their names."""
+        self.names |= dict.fromkeys(counts)
+        for name, own in counts.items():
+            self.values.labels(name).inc(own["values"] - own.get("missing", 0))
+            self.unknown.labels(name).inc(own["unknown"])
 
     def on_batch(self, requests: int, positions: int, seconds: float) -> None:
         """Counts a batch; for the engine."""
@@ -69,6 +77,13 @@ class ServerMetrics:
         looked = states.counts["hits"] + states.counts["misses"]
         rate = states.counts["hits"] / looked if looked else float("nan")
         yield GaugeMetricFamily("lmctr_user_state_hit_rate", "Hits among all lookups since the start.", rate)
+        usual = GaugeMetricFamily(
+            "lmctr_usual_unknown_share", "Of the unknown among all values, in the validation part.", labels=["field"]
+        )
+        for name in self.names:
+            if (share := engine.served.usual_unknown(name)) is not None:
+                usual.add_metric([name], share)
+        yield usual
         swaps = CounterMetricFamily("lmctr_model_swaps", "New models, taken over or refused.", labels=["result"])
         for result, count in engine.swaps.items():
             swaps.add_metric([result], count)

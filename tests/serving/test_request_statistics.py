@@ -11,6 +11,7 @@ from serving_models import assert_equal, make
 
 from lmctr.data.batches.text import TextView
 from lmctr.runs.answers.engine import Engine
+from lmctr.runs.answers.predict import answers_for
 from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.serving import UserState, score, scorer_for
@@ -206,3 +207,20 @@ def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind,
         for future in futures:
             np.testing.assert_allclose(future.result().logits, expected, atol=1e-5, rtol=0)
     engine.close()
+
+
+def test_ids_of_items_that_the_table_has_not_are_counted(log, reader):
+    """By them statistics are found; null says that an item is new."""
+    model, processor = made("rows", reader)
+    items = ItemStatistics.from_log(log, reader)
+    starts, ends = log.history_bounds(log.sample_events())
+    history, target, _ = request_of(log, processor, log.sample_events()[int(np.argmax(ends - starts))])
+    answers = answers_for(model, processor, items=items)
+    candidates = [target, {**target, "item": 10**6}, {**target, "item": None}, {**target, "item": str(target["item"])}]
+    history[0]["item"] = -7
+    counts = answers.unknown_in(answers.prepare({"history": history, "candidates": candidates, "time": items.time}))
+    assert counts["items of candidates"] == {"values": 4, "missing": 1, "unknown": 1}
+    assert counts["items of histories"] == {"values": len(history), "missing": 0, "unknown": 1}
+    assert "items of candidates" not in answers_for(model, processor).unknown_in(
+        {"history": [], "candidates": [target]}
+    )

@@ -152,7 +152,10 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path, capsys):
     assert counts.examples["contexts of candidates"] == ["place=9", "device=Phone"]
     served = ServedModel(str(run.path))
     (scored,) = served.score([(served.check({**request, "candidates": [odd]}), None)])
-    assert (scored.values, scored.unknown) == (3, 2)
+    assert {key: sum(own[key] for own in scored.counts.values()) for key in ("values", "unknown")} == {
+        "values": 3,
+        "unknown": 2,
+    }
     # Values that no training showed are held against validation, as items are.
     kept = run.folder.data()["unknown_by_field"]
     assert {part: shares["contexts of candidates"] for part, shares in kept.items()} == dict.fromkeys(kept, 0.0)

@@ -53,6 +53,11 @@ class _KeptShares:
         return 2 * _DISTINCT
 
 
+def kept_shares(processor: Any, kept: Mapping[str, Mapping[str, float]] | None) -> Any:
+    """What knows the shares of a training by name (`usual_unknown`): the processor, or what the run's folder `kept` where it knows none."""
+    return processor if hasattr(processor, "usual_unknown") else _KeptShares(kept or {})
+
+
 class UnknownValues:
     """Counts what was unknown in blocks of rows.
 
@@ -103,7 +108,7 @@ def check_unknown(
         ValueError: fields above their limit, with their shares and examples.
     """
     if not hasattr(processor, "usual_unknown"):
-        processor = _KeptShares(kept or {})
+        processor = kept_shares(processor, kept)
         counts = {name: own for name, own in counts.items() if processor.usual_unknown(name) is not None}
     warnings, errors = [], []
     for name, own in counts.items():

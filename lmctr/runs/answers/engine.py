@@ -12,7 +12,7 @@ from lmctr.serving import Batcher, KeptStates
 from lmctr.serving.saved_states import read_states, write_states
 from lmctr.utils.suggest import refuse_unknown
 
-from .served import Scored, ServedModel
+from .served import Scored, ServedModel, unknown_share
 
 _OF_EVENTS = ("events", "start", "num_seen")
 _LONGEST_ID = 256
@@ -40,8 +40,7 @@ class Appended(NamedTuple):
     num_kept: int
     reencoded: int
     kept: bool
-    values: int
-    unknown: int
+    counts: Mapping[str, Mapping[str, int]]
     served: ServedModel
 
     def answer(self) -> dict[str, Any]:
@@ -52,7 +51,7 @@ class Appended(NamedTuple):
             "num_kept": self.num_kept,
             "reencoded": self.reencoded,
             "kept": self.kept,
-            "unknown_share": self.unknown / self.values if self.values else 0.0,
+            "unknown_share": unknown_share(self.counts),
             "model_version": self.served.version,
             "processor_fingerprint": self.served.fingerprint,
         }
@@ -271,7 +270,7 @@ class Engine:
         state.extend(work.events)
         kept = self.states.put(work.user, state)
         unknown = served.unknown_events(work.events)
-        return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
+        return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, unknown, served)
 
     def _swap(self, served: ServedModel) -> None:
         self._begin_move(served)

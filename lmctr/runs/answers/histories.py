@@ -162,6 +162,13 @@ class TextAnswers(HistoryAnswers):
             names = processor.prompt.feedback_names
             unknown = sum(feedback_code(entry, names, 0, place) == 0 for place, entry in enumerate(history))
             counts["feedback of histories"] = {"values": len(history), "unknown": unknown}
+        if self.items is not None:  # by which statistics are found
+            for role, entries in (("candidates", request["candidates"]), ("histories", history)):
+                items = [entry.get("item") for entry in entries]
+                absent = int((self.items.places(items) < 0).sum())
+                missing = items.count(None)  # said to be new
+                own = {"values": len(items), "missing": missing, "unknown": absent - missing}
+                counts[f"items of {role}"] = own
         return counts
 
     def many(self) -> float:

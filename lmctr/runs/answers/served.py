@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from lmctr.data.features.unknown import kept_shares
 from lmctr.runs.download import open_model
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
@@ -35,12 +36,11 @@ _OF_SHARED = ("id", "shared", "candidates")
 
 
 class Scored(NamedTuple):
-    """What a request gets: (C,) or (C, T) logits, how many values were read and how many of them unknown, and by which model."""
+    """What a request gets: (C,) or (C, T) logits, by name how many values were read and how many of them unknown, and by which model."""
 
     request: dict[str, Any]
     logits: np.ndarray
-    values: int
-    unknown: int
+    counts: Mapping[str, Mapping[str, int]]
     served: ServedModel
 
     def answer(self, with_logits: bool = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Scored(NamedTuple):
         if not with_logits:
             answer = {key: value for key, value in answer.items() if key not in ("logit", "logits")}
         return answer | {
-            "unknown_share": self.unknown / self.values if self.values else 0.0,
+            "unknown_share": unknown_share(self.counts),
             "model_version": served.version,
             "processor_fingerprint": served.fingerprint,
         }
@@ -69,7 +69,7 @@ class ServedModel:
     Attributes:
         kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
         fingerprint: of the processor. probe: number of reference rows and the largest difference of a logit; None: the folder has none
-            (they are not shared on the Hub). joined: the files that complete rows of a table, as they are now; not_joined: why not, where they
+            (they are not shared on the Hub). usual_unknown: the share of unknown values that the validation part had, by name. joined: the files that complete rows of a table, as they are now; not_joined: why not, where they
             are not there.
 
     Raises:
@@ -99,6 +99,7 @@ class ServedModel:
             self.model = in_precision(model, dtype).bake()  # nothing is made anew for each request
         self.probe = compare_with_reference(folder.path, self.model, dtype is not None) if known else None
         self.kind = self.processor.request_kind
+        self.usual_unknown = kept_shares(self.processor, folder.unknown_shares()).usual_unknown
         self.batch_size, self.max_tokens = batch_size, max_tokens
         self.items = load_item_statistics(folder.path, self.processor)
         self.retriever = None if self.kind == "table" else load_retriever(folder.path, self.processor)
@@ -219,7 +220,7 @@ class ServedModel:
             return self._scorer.score(asked, None)
 
         logits = _by_place("candidates", score)[0].numpy()
-        return Scored(request, logits, *_totals(self.processor.oov_counts), self)
+        return Scored(request, logits, self.processor.oov_counts, self)
 
     def _rows(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
         inputs, counts = [], []
@@ -229,7 +230,7 @@ class ServedModel:
         joined = {key: torch.from_numpy(np.concatenate([one[key] for one in inputs])) for key in inputs[0]}
         ends = np.cumsum([len(one["rows"]) for one in requests])[:-1]
         logits = np.split(table_logits(self.model, joined, self.batch_size), ends)
-        return [Scored(*one, *_totals(count), self) for *one, count in zip(requests, logits, counts)]
+        return [Scored(*one, count, self) for *one, count in zip(requests, logits, counts)]
 
     def _inputs(self, rows: Sequence[dict[str, Any]]) -> Any:
         return self.processor(with_files(rows, self.joined, self.processor, rows[0]), return_tensors="np")
@@ -246,7 +247,7 @@ class ServedModel:
         for places in grid_batches(order, lambda place: sizes[place], self.answers.batch_size):
             logits = self.model(**self._joined([own[place] for place in places])).logits.float().cpu().numpy()
             for place, values in zip(places, logits):
-                found[place] = Scored(requests[place], values[: sizes[place]], *_totals(counts[place]), self)
+                found[place] = Scored(requests[place], values[: sizes[place]], counts[place], self)
         return found
 
     def _joined(self, own: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -269,10 +270,10 @@ class ServedModel:
             for place, logits in zip(places, _isolated(run, [(ready[place], asked[place][1]) for place in places])):
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
-        counted = _isolated(lambda some: [_totals(self.answers.unknown_in(asked[place][0])) for place in some], scored)
+        counted = _isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
         for place, count in zip(scored, counted):
             found[place] = (
-                count if isinstance(count, Exception) else Scored(asked[place][0], found[place], *count, self)
+                count if isinstance(count, Exception) else Scored(asked[place][0], found[place], count, self)
             )
         return found
 
@@ -307,9 +308,9 @@ class ServedModel:
                 state.keep(encoded, reencoded)
         return [logits.numpy() for logits, _, _ in found]
 
-    def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-        """How many values of behaviours were read, and how many of them unknown."""
-        return _totals(self.answers.unknown_in({"history": events, "candidates": []}))
+    def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+        """By name how many values of behaviours were read, and how many of them unknown."""
+        return self.answers.unknown_in({"history": events, "candidates": []})
 
 
 def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:
@@ -342,10 +343,10 @@ def _finite(scored: Scored) -> Scored | ValueError:
     return ValueError(f"request: {name}[{bad[0]}] gets no finite score; look for numbers out of all proportion")
 
 
-def _totals(counts: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    """Values that were there, and the unknown among them, over all fields."""
+def unknown_share(counts: Mapping[str, Mapping[str, int]]) -> float:
+    """Of the values that were there, over all names, the unknown ones."""
     there = sum(own["values"] - own.get("missing", 0) for own in counts.values())
-    return there, sum(own["unknown"] for own in counts.values())
+    return sum(own["unknown"] for own in counts.values()) / there if there else 0.0
 
 
 def _length(entry: Mapping[str, Any]) -> int:
