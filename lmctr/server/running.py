@@ -132,6 +132,10 @@ def _load(options: ServeOptions) -> ServedModel:
 
 def _take_up(engine: Engine, file: Path) -> None:
     """The states of a process before."""
+    if not engine.served.reads_histories:
+        raise ValueError(
+            f"--states: {engine.served.name} reads {engine.served.kind}, no histories; it keeps no states"
+        )
     if not file.exists():
         logger.warning("no kept states to take up: %s is not there", file)
         return

@@ -140,7 +140,8 @@ def test_what_is_no_file_of_states_stays_as_it_is(tmp_path, capsys):
     cases = [(whole.replace(b'"item": 1', b'"item": 2', 1), run, "is cut off or damaged")]
     cases += [(whole[:-80], run, "is cut off or damaged"), (whole[: whole.index(b"\n") + 1], run, "is cut off")]
     cases += [(b"", run, "holds no kept states of this version"), (b"user,item\n", run, "holds no kept states")]
-    cases += [(whole, table_run(tmp_path / "table"), "holds states of models that read events, this one reads table")]
+    cases += [(whole, text_run(tmp_path / "text"), "holds states of models that read events, this one reads text")]
+    cases += [(whole, table_run(tmp_path / "table"), "reads table, no histories; it keeps no states")]
     for content, folder, message in cases:
         file.write_bytes(content)
         assert main(["serve", str(folder), "--port", "0", "--states", str(kept)]) == 2
