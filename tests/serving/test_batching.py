@@ -212,6 +212,27 @@ def test_states_go_over_to_another_model_before_their_next_use():
     assert (len(moved), states.counts["model"]) == (3, 1)
 
 
+def test_states_that_a_move_has_left_go_over_to_the_next_model_at_once():
+    """Nobody waits for all of them in between."""
+    model, processor = make(sink_signal="feedback", feedback="inline")
+    states, moves = KeptStates(1 << 30), []
+    old, newer, newest = ({user: UserState(model, processor, history_of(4)) for user in "abc"} for _ in range(3))
+    for user, state in old.items():
+        states.put(user, state)
+    of_user = {id(state): user for made in (old, newer) for user, state in made.items()}
+    for number, models in enumerate((newer, newest)):
+        states.begin_move(
+            lambda state, number=number, models=models: (
+                moves.append((number, of_user[id(state)])) or models[of_user[id(state)]]
+            )
+        )
+        assert len(moves) == number
+        assert states.get("a") is models["a"]
+    assert states.finish_move() == 0
+    assert sorted(moves) == [(0, "a"), (1, "a"), (1, "b"), (1, "c")]
+    assert [states.get(user) for user in "abc"] == list(newest.values())
+
+
 def test_a_state_that_grows_in_use_counts_as_it_is():
     """With elapsed times nothing is encoded before the first request."""
     model, processor = make(sink_signal="elapsed")
