@@ -80,7 +80,7 @@ class ServerMetrics:
         usual = GaugeMetricFamily(
             "lmctr_usual_unknown_share", "Of the unknown among all values, in the validation part.", labels=["field"]
         )
-        for name in self.names:
+        for name in list(self.names):
             if (share := engine.served.usual_unknown(name)) is not None:
                 usual.add_metric([name], share)
         yield usual
