@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,25 @@ def whole_numbers(values: Any) -> Any:
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of this type are lists of any length."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def plain_number(values: Any) -> Any:
+    """Decimals, as databases write prices and grades, as whole numbers, or as floats where they have places behind the point; others as they are."""
+    if not pa.types.is_decimal(values.type):
+        return values
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values.cast(pa.string()).cast(pa.float64())  # directly 0.7 may become 0.7000000000000001
+
+
+def plain_numbers(table: pa.Table, ids: Collection[str]) -> pa.Table:
+    """A table whose columns of decimals, and of codes of numbers, are numbers, but for the ids."""
+    for place, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if field.name not in ids and (pa.types.is_decimal(kind) or (kind != field.type and is_number(kind))):
+            table = table.set_column(place, field.name, plain_number(table.column(place).cast(kind)))
+    return table
 
 
 def of_other_library(value: Any) -> Any:

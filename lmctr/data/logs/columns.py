@@ -71,7 +71,10 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
     except OverflowError:
-        raise ValueError(f"{place(source, column)}: a whole number needs more than 64 bits") from None
+        try:
+            return pa.array(values, pa.uint64())
+        except (pa.ArrowException, OverflowError):
+            raise ValueError(f"{place(source, column)}: a whole number needs more than 64 bits") from None
 
 
 def whole_column(

@@ -50,7 +50,7 @@ import pyarrow.compute as pc
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, plain_numbers, without_empty
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -194,6 +194,7 @@ def log_from_table(
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
     keys = spec.columns
+    table = plain_numbers(table, (keys.user.column, keys.item.column))
     table, notes = _with_keys(table, spec, source)
     if spec.missing_items != "error":
         table, tables, more = _mend_missing_items(table, spec, source, dict(tables))
@@ -363,10 +364,14 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
 
 def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     """Whether each value of a column follows the rule of a label; null where there is no value. `place` names the column in errors."""
+    array = plain_number(array)
     if spec.rule in ("equals", "in"):
         wanted = spec.value if spec.rule == "in" else [spec.value]
         try:
-            chosen = pc.is_in(array, value_set=pa.array(wanted).cast(array.type))
+            of_type = pa.array(wanted)
+            if pa.types.is_integer(array.type) and pa.types.is_floating(of_type.type):  # no whole number is 3.5
+                of_type = of_type.filter(pc.equal(pc.floor(of_type), of_type))
+            chosen = pc.is_in(array, value_set=of_type.cast(array.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             raise ValueError(
                 f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
@@ -376,7 +381,10 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
         raise ValueError(
             f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
         )
-    return _COMPARE[spec.rule](array, pa.scalar(spec.value))
+    value = pa.scalar(spec.value)
+    if pa.types.is_floating(array.type):  # 0.3 in single precision is above 0.3
+        value = value.cast(array.type)
+    return _COMPARE[spec.rule](array, value)
 
 
 def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
@@ -415,7 +423,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
         known = None if names is None else ("unknown", *names)
         codes, known = columns.to_codes(array, spec.column, source, known, np.int8)
         return codes, ("unknown", *known[1:])
-    array = decoded(array)
+    array = decoded(array.cast(pa.string()) if pa.types.is_null(array.type) else array)  # unknown everywhere
     if not is_text(array.type):
         raise ValueError(
             f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text
 
 from . import columns
 from .schema import TimeSpec
@@ -71,7 +71,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
         ValueError: missing values; texts that are no times; numbers of another unit than the schema says, with the line to write; times
             in the future.
     """
-    array = given = columns.whole_column(values, spec.column, source)
+    array = given = decoded(columns.whole_column(values, spec.column, source))
     place = columns.place(source, spec.column)
     if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)

@@ -1,0 +1,111 @@
+"""A log and a table are the same, whatever types their columns have."""
+
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lmctr.data import TabularFeatureProcessor, log_from_table, table_source
+
+SCHEMA = {
+    "columns": {
+        "user": "user",
+        "item": "item",
+        "time": "time",
+        "label": {"column": "share", "greater_than": 0.3},
+        "weight": "weight",
+        "feedback_values": "stars",
+        "part": "part",
+        "context": ["price"],
+    },
+    "catalogue": {"columns": ["price"]},
+}
+ROWS = {
+    "user": [3, 1, 1, 2],
+    "item": [7, 7, 8, 9],
+    "time": ["2024-03-01", "2024-03-02", "2024-03-01", "2024-03-01"],
+    "share": [0.3, 0.7, 0.2, 0.9],
+    "weight": [1.0, 0.5, 1.0, 2.0],
+    "stars": [4.5, None, 1.0, 3.25],
+    "part": [0, 0, 1, 2],
+    "price": [0.7, 0.1, None, 12.25],
+}
+
+
+def contents(log):
+    arrays = {name: values.tolist() for name, values in log.event_arrays().items()}
+    return arrays, log.catalogue.to_pydict(), log.context.to_pydict(), log.user_ids.tolist()
+
+
+def decimals(values, places=2):
+    quantum = decimal.Decimal(1).scaleb(-places)
+    return pa.array([None if value is None else decimal.Decimal(str(value)).quantize(quantum) for value in values])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *((name, decimals) for name in ("share", "weight", "stars", "price")),
+        ("part", lambda values: decimals(values, 0)),
+        *(
+            (name, lambda values: pa.array(values).dictionary_encode())
+            for name in ROWS
+            if name not in ("user", "item")
+        ),
+        *((name, lambda values: pa.array(values, pa.float32())) for name in ("share", "weight", "stars")),
+        ("share", lambda values: pa.array([str(value) for value in values])),
+    ],
+)
+def test_another_type_of_a_column_changes_nothing(name, change):
+    wanted = log_from_table(pa.table(ROWS), SCHEMA)
+    found = log_from_table(pa.table(ROWS | {name: change(ROWS[name])}), SCHEMA)
+    np.testing.assert_equal(contents(found), contents(wanted))
+    assert wanted.label.tolist() == [0, 1, 1, 0]
+
+
+def test_a_rule_for_tables_takes_the_types_too():
+    labels = []
+    for change in (pa.array, decimals, lambda values: pa.array(values, pa.float32())):
+        table = pa.table(ROWS | {"share": change(ROWS["share"])})
+        source = table_source(
+            table, {"column": "share", "greater_than": 0.3}, [{"name": "user", "type": "categorical"}]
+        )
+        processor = TabularFeatureProcessor(source.fields, label=source.label).fit(source)
+        labels.append([processor.transform(rows)["labels"].tolist() for rows in source.rows(processor.all_columns())])
+    assert labels == [[[0, 1, 0, 1]]] * 3
+
+
+def test_whole_numbers_equal_no_fraction():
+    stars = ROWS | {"share": [3, 4, 3, 5]}
+    for value, wanted in (([3.5, 4.0], [0, 1, 0, 0]), ([3.5], [0, 0, 0, 0]), ([3, 4.5], [1, 0, 0, 1])):
+        schema = {"columns": SCHEMA["columns"] | {"label": {"column": "share", "in": value}}}
+        assert log_from_table(pa.table(stars), schema).label.tolist() == wanted
+
+
+def test_feedback_that_nobody_gave_is_unknown(tmp_path):
+    schema = {"columns": SCHEMA["columns"] | {"feedback": "action"}}
+    log = log_from_table(ROWS | {"action": [None] * 4}, schema)
+    assert (log.feedback.tolist(), log.feedback_names) == ([0] * 4, ("unknown",))
+
+
+def test_ids_in_lists_may_have_64_bits_without_a_sign():
+    ids = [2**63 + 1, 5, 2**64 - 1, 5]
+    in_a_list, in_an_array = (log_from_table(ROWS | {"user": own}, SCHEMA) for own in (ids, np.array(ids, np.uint64)))
+    np.testing.assert_equal(contents(in_a_list), contents(in_an_array))
+    with pytest.raises(ValueError, match="column 'user': a whole number needs more than 64 bits"):
+        log_from_table(ROWS | {"user": [2**64, 5, 6, 7]}, SCHEMA)
+
+
+@pytest.mark.parametrize("encode", [lambda values: values, lambda values: values.dictionary_encode()])
+def test_words_of_other_parts_are_not_counted(encode):
+    code = encode(pa.array(["1", "2", "1", "x"]))
+    fields = [{"name": "code", "type": "categorical"}]
+    source = table_source(
+        pa.table({"code": code, "label": [0, 1, 0, 1]}), fields=fields, split="rows", fractions=[0.75, 0, 0.25]
+    )
+    processor = TabularFeatureProcessor(fields).fit(source)
+    assert processor.value_types == {"code": "integer"}
+    assert processor.statistics["fields"]["code"] == {"missing": 0, "distinct": 2, "kept": 2}
+    (rows,) = source.rows(processor.all_columns(), "train")
+    assert processor.transform(rows).unknown_examples == {}
