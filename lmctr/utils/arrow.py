@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pyarrow as pa
@@ -33,21 +33,32 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def plain_number(values: Any) -> Any:
-    """Decimals, as databases write prices and grades, as whole numbers, or as floats where they have places behind the point; others as they are."""
-    if not pa.types.is_decimal(values.type):
+    """Codes of numbers as these, and decimals, as databases write prices and grades, as whole numbers, or as floats where they have places behind the
+    point; others as they are."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if is_number(kind):
+        return decoded(values)
+    if not pa.types.is_decimal(kind):
         return values
+    values = decoded(values)
     try:
         return values.cast(pa.int64())
     except pa.ArrowInvalid:
         return values.cast(pa.string()).cast(pa.float64())  # directly 0.7 may become 0.7000000000000001
 
 
-def plain_numbers(table: pa.Table, ids: Collection[str]) -> pa.Table:
-    """A table whose columns of decimals, and of codes of numbers, are numbers, but for the ids."""
-    for place, field in enumerate(table.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if field.name not in ids and (pa.types.is_decimal(kind) or (kind != field.type and is_number(kind))):
-            table = table.set_column(place, field.name, plain_number(table.column(place).cast(kind)))
+def known_value(values: Any) -> Any:
+    """What describes an item, a user or an event, whatever it came from: no codes, and missing values for empty texts and NaN."""
+    return without_empty(plain_number(decoded(values)))
+
+
+def with_columns(
+    table: pa.Table, ids: Collection[str], change: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.Table:
+    """The table with its columns changed, but for the ids."""
+    for place, name in enumerate(table.column_names):
+        if name not in ids:
+            table = table.set_column(place, name, change(table.column(place)))
     return table
 
 
@@ -72,9 +83,9 @@ def _plain(values: pa.Array) -> pa.Array:
     )
 
 
-def decoded(values: pa.Array) -> pa.Array:
+def decoded(values: Any) -> Any:
     """A column as its values, also where it is codes of a dictionary."""
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
@@ -91,6 +102,12 @@ def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
         raise ValueError(refused) from None
 
 
-def without_empty(texts: pa.Array) -> pa.Array:
-    """Texts with missing values for the empty ones, as which a text file writes them."""
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+def without_empty(values: Any) -> Any:
+    """Texts with missing values for the empty ones, as which a text file writes them, and floats for NaN; others as they are."""
+    if is_text(values.type):
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    return (
+        pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        if pa.types.is_floating(values.type)
+        else values
+    )

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lmctr.data import TabularFeatureProcessor, log_from_table, table_source
+from lmctr.data import SequenceProcessor, TabularFeatureProcessor, log_from_table, table_source
+from lmctr.statistics import StatisticsReader
 
 SCHEMA = {
     "columns": {
@@ -109,3 +110,45 @@ def test_words_of_other_parts_are_not_counted(encode):
     assert processor.statistics["fields"]["code"] == {"missing": 0, "distinct": 2, "kept": 2}
     (rows,) = source.rows(processor.all_columns(), "train")
     assert processor.transform(rows).unknown_examples == {}
+
+
+BRANDS = ["a", None, "b", "a", None, "b"] * 2
+PRICES = [0.5, None, 1e-7, 12.0, 0.5, None] * 2
+
+
+@pytest.mark.parametrize(
+    "catalogue",
+    [
+        {"brand": ["" if own is None else own for own in BRANDS], "price": np.array(PRICES, float)},
+        {"brand": pa.array(BRANDS).dictionary_encode(), "price": pa.array(PRICES).dictionary_encode()},
+        {"brand": BRANDS, "price": [None if own is None else decimal.Decimal(f"{own:.7f}") for own in PRICES]},
+    ],
+)
+def test_what_is_missing_of_an_item_is_missing_however_it_is_written(catalogue):
+    rows = ROWS | {"item": [0, 1, 2, 5]}
+    schema = {
+        "columns": {"user": "user", "item": "item", "time": "time", "label": {"column": "share", "at_least": 0.7}}
+    }
+    found = []
+    for own in ({"brand": BRANDS, "price": PRICES}, catalogue):
+        log = log_from_table(rows, schema, catalogue={"item_id": [*range(12)], **own})
+        processor = SequenceProcessor.fit(log, item_features=["brand", "price"])
+        reader = StatisticsReader.fit(log, np.arange(4), ["brand_rate_mean", "rate_taste_price"])
+        found.append(
+            (log.catalogue.to_pydict(), processor.features, processor.fingerprint, reader.raw(log, np.arange(4)))
+        )
+    np.testing.assert_equal(found[1], found[0])
+    assert found[0][1] == {"brand": ("a", "b"), "price": ("0.5", "1e-07")}
+    assert np.isnan(found[0][3][:, 0]).sum() == 1
+
+
+def test_features_of_unknown_items_are_read_as_those_of_known_ones():
+    catalogue = {"item_id": [7, 8, 9], "price": [1e-7, 3.0, 2.5e-9], "tags": [["x", None], ["y"], ["x"]]}
+    log = log_from_table(ROWS, {"columns": SCHEMA["columns"]}, catalogue=catalogue)
+    processor = SequenceProcessor.fit(log, item_features=["price", "tags"])
+    codes = processor.item_feature_codes(log.catalogue)
+    for item, known in enumerate(codes):
+        told = {"item": 99, "time": 5, **{name: catalogue[name][item] for name in ("price", "tags")}}
+        found = processor([[told]], [[7]], [10], return_tensors="np")["history_features"]
+        assert (known > 1).all()
+        np.testing.assert_array_equal(found[0, 0], known)

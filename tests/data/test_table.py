@@ -101,7 +101,7 @@ def test_catalogue_and_users_in_files_of_their_own(tmp_path):
     log = load_log(schema_file(tmp_path, text=text))
     assert log.catalogue.to_pylist() == [
         {"item_id": "30", "title": None, "price": 1.5},
-        {"item_id": "20", "title": "", "price": None},
+        {"item_id": "20", "title": None, "price": None},
         {"item_id": "10", "title": "Hat", "price": 2.0},
     ]
     assert log.item.tolist() == [2, 1, 2, 1]

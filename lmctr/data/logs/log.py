@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from lmctr.data import hf_datasets
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
-from lmctr.utils.arrow import plain_numbers
+from lmctr.utils.arrow import known_value, with_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import check_kind
@@ -363,7 +363,7 @@ class InteractionLog:
                 raise ValueError(f"{where}: {name} is None; every log has it.")
         tables = {"catalogue": catalogue, "users": users, "context": context}
         catalogue, users, context = (
-            None if table is None else plain_numbers(arrow_table(table, name), ("item_id", "user_id"))
+            None if table is None else with_columns(arrow_table(table, name), ("item_id", "user_id"), known_value)
             for name, table in tables.items()
         )
         given = {name: values for name, values in given.items() if values is not None}

@@ -31,8 +31,9 @@ users: {path: customers.csv, user: customer}       # optional, likewise
 info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 ```
 
-Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. Text columns of the catalogue may
-be null or empty; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader finds it). Errors name the file, the column and the row.
+Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. An empty text of the catalogue, the
+users or the context is a missing value; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader
+finds it). Errors name the file, the column and the row.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ import pyarrow.compute as pc
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, plain_numbers, without_empty
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -194,7 +195,7 @@ def log_from_table(
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
     keys = spec.columns
-    table = plain_numbers(table, (keys.user.column, keys.item.column))
+    table = with_columns(table, (keys.user.column, keys.item.column), plain_number)
     table, notes = _with_keys(table, spec, source)
     if spec.missing_items != "error":
         table, tables, more = _mend_missing_items(table, spec, source, dict(tables))
@@ -334,11 +335,7 @@ _COMPARE = {
 
 
 def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
-    array = decoded(columns.as_arrow(values, spec.column, source))
-    if pa.types.is_floating(array.type):
-        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    elif is_text(array.type):
-        array = without_empty(array)
+    array = without_empty(decoded(columns.as_arrow(values, spec.column, source)))
     missing, place = columns.nulls(array), columns.place(source, spec.column)
     if spec.missing == "error":
         hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
@@ -399,9 +396,7 @@ def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
 def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
     if name is None:
         return None
-    array = decoded(columns.as_arrow(table[name], name, source))
-    if is_text(array.type):
-        array = without_empty(array)
+    array = without_empty(decoded(columns.as_arrow(table[name], name, source)))
     return columns.text_numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
 
