@@ -56,6 +56,7 @@ def decimals(values, places=2):
         ),
         *((name, lambda values: pa.array(values, pa.float32())) for name in ("share", "weight", "stars")),
         ("share", lambda values: pa.array([str(value) for value in values])),
+        ("time", lambda values: [f"{value}T00:00:00.123456789Z" for value in values]),
     ],
 )
 def test_another_type_of_a_column_changes_nothing(name, change):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as clock
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,9 @@ def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
 
 def iso_times(texts: pa.Array) -> pa.Array | None:
     """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time."""
-    for zone in (None, "UTC"):
+    for unit, zone in product(("us", "ns"), (None, "UTC")):
         try:
-            return pc.cast(texts, pa.timestamp("us", zone))
+            return pc.cast(texts, pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
     return None
