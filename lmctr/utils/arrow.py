@@ -48,8 +48,13 @@ def plain_number(values: Any) -> Any:
 
 
 def known_value(values: Any) -> Any:
-    """What describes an item, a user or an event, whatever it came from: no codes, and missing values for empty texts and NaN."""
-    return without_empty(plain_number(decoded(values)))
+    """What describes an item, a user or an event, whatever it came from: no codes, lists of one kind, and missing values for empty texts and NaN."""
+    values = plain_number(decoded(values))
+    if is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        kind = values.type.value_type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return values.cast(pa.list_(pa.string() if is_text(kind) else kind))
+    return without_empty(values)
 
 
 def with_columns(

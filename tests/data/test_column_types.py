@@ -153,3 +153,37 @@ def test_features_of_unknown_items_are_read_as_those_of_known_ones():
         found = processor([[told]], [[7]], [10], return_tensors="np")["history_features"]
         assert (known > 1).all()
         np.testing.assert_array_equal(found[0, 0], known)
+
+
+LISTS = [["a", "b"], ["a"], None, ["b", "c"]]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_list(pa.large_string()), pa.list_(pa.dictionary(pa.int32(), pa.string())), pa.list_(pa.string(), 2)],
+)
+def test_lists_of_any_kind_are_lists(kind):
+    lists = [None if own is None else (own * 2)[:2] for own in LISTS]
+    schema = {"columns": SCHEMA["columns"] | {"context": ["tags"]}}
+    found = []
+    for own in (pa.list_(pa.string()), kind):
+        tags = pa.array(lists, own)
+        catalogue = {"item_id": [7, 8, 9, 10], "tags": tags}
+        log = log_from_table(pa.table(ROWS | {"tags": tags}), schema, catalogue=pa.table(catalogue))
+        names = ["tags_rate_mean", "context", "user_count"]
+        reader = StatisticsReader.fit(log, np.arange(4), names)
+        codes = SequenceProcessor.fit(log, item_features=["tags"]).item_feature_codes(log.catalogue)
+        found.append((contents(log), reader.names, reader.raw(log, np.arange(4)), codes))
+    np.testing.assert_equal(found[1], found[0])
+    assert found[0][1] == ("tags_rate_mean", "user_count")  # lists of the context have no statistics
+    with pytest.raises(ValueError, match="'context:tags', but 'tags' holds lists, which have no statistics"):
+        StatisticsReader.fit(log, np.arange(4), ["context:tags"])
+
+
+@pytest.mark.parametrize("value", [{"os": "a"}, [["a"]]])
+def test_objects_are_no_context(value):
+    schema = {"columns": SCHEMA["columns"] | {"context": ["about"]}}
+    with pytest.raises(
+        ValueError, match=r"data: context: the column 'about' holds .*; accepted: one value for each event"
+    ):
+        log_from_table(ROWS | {"about": [value] * 4}, schema)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from lmctr.data import hf_datasets
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
-from lmctr.utils.arrow import known_value, with_columns
+from lmctr.utils.arrow import is_list, known_value, with_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import check_kind
@@ -370,6 +370,7 @@ class InteractionLog:
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
         if context is not None:
+            _check_context(context, where)
             lengths["context"] = context.num_rows
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{where}: the columns differ in length: {lengths}.")
@@ -544,6 +545,17 @@ class InteractionLog:
             return InteractionLog.load, (folder,)
         values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         return functools.partial(InteractionLog, **values), ()
+
+
+def _check_context(context: pa.Table, where: str) -> None:
+    """Raises for columns of objects, or of lists of lists."""
+    for name, column in zip(context.column_names, context.columns):
+        kind = column.type.value_type if is_list(column.type) else column.type
+        if pa.types.is_nested(kind):
+            raise ValueError(
+                f"{where}: context: the column {name!r} holds {column.type}; accepted: one value for each event, or a list of such; give the "
+                "entries of objects columns of their own."
+            )
 
 
 def check_keys(table: pa.Table, key: str, what: str) -> None:
