@@ -1,12 +1,16 @@
 """A log and a table are the same, whatever types their columns have."""
 
 import decimal
+import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from lmctr.data import SequenceProcessor, TabularFeatureProcessor, log_from_table, table_source
+from lmctr.data import SequenceProcessor, TabularFeatureProcessor, load_log, log_from_table, table_source
 from lmctr.statistics import StatisticsReader
 
 SCHEMA = {
@@ -187,3 +191,32 @@ def test_objects_are_no_context(value):
         ValueError, match=r"data: context: the column 'about' holds .*; accepted: one value for each event"
     ):
         log_from_table(ROWS | {"about": [value] * 4}, schema)
+
+
+def log_of_file(folder, form, rows, schema):
+    path, table = folder / f"rows.{form}", pa.table(rows)
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        {"csv": pacsv.write_csv, "parquet": pq.write_table}[form](table, path)
+    (folder / "schema.yaml").write_text(yaml.safe_dump(schema | {"events": path.name}))
+    return load_log(folder / "schema.yaml")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_timezone_is_that_of_dates_too_and_of_no_time_that_names_its_own(tmp_path, form):
+    columns = SCHEMA["columns"] | {"time": {"column": "time", "timezone": "Europe/Oslo"}}
+    log = log_of_file(tmp_path, form, ROWS, {"columns": columns})
+    assert sorted(log.time.tolist()) == [1_709_247_600] * 3 + [1_709_334_000]  # midnight there
+    zoned = ROWS | {"time": [f"{day}T10:00:00Z" for day in ROWS["time"]]}
+    with pytest.raises(
+        ValueError, match="`timezone` is for times without a zone, and the column has the type timestamp"
+    ):
+        log_of_file(tmp_path, form, zoned, {"columns": columns})
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_dates_in_a_column_of_texts_stay_as_they_are_written(tmp_path, form):
+    columns = SCHEMA["columns"] | {"context": {"season": {"type": "text"}}}
+    log = log_of_file(tmp_path, form, ROWS | {"season": ["2024-01-01"] * 3 + ["2023-07-01"]}, {"columns": columns})
+    assert sorted(log.context["season"].to_pylist()) == ["2023-07-01"] + ["2024-01-01"] * 3

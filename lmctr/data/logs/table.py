@@ -147,6 +147,8 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
         own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
         parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
         types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"} | types
+        if spec.columns.time.timezone is not None:  # a reader of JSON leaves out what zone a time names
+            types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)

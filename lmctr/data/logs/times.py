@@ -81,6 +81,8 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
         raise ValueError(
             f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )
+    if pa.types.is_date(array.type):  # as which a reader takes ISO dates by itself
+        array = array.cast(pa.timestamp("ms"))
     if spec.timezone is not None:
         if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
             raise ValueError(
