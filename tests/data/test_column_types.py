@@ -220,3 +220,21 @@ def test_dates_in_a_column_of_texts_stay_as_they_are_written(tmp_path, form):
     columns = SCHEMA["columns"] | {"context": {"season": {"type": "text"}}}
     log = log_of_file(tmp_path, form, ROWS | {"season": ["2024-01-01"] * 3 + ["2023-07-01"]}, {"columns": columns})
     assert sorted(log.context["season"].to_pylist()) == ["2023-07-01"] + ["2024-01-01"] * 3
+
+
+@pytest.mark.parametrize("value", [{"brand": "a"}, [{"brand": "a"}]])
+def test_objects_are_no_features(value):
+    catalogue = {"item_id": [7, 8, 9], "about": [value] * 3}
+    log = log_from_table(ROWS, {"columns": SCHEMA["columns"] | {"context": []}}, catalogue=catalogue)
+    with pytest.raises(
+        ValueError, match=r"item_features: 'about' of the catalogue holds .*; accepted: columns of one value"
+    ):
+        SequenceProcessor.fit(log, item_features=["about"])
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_dates_are_no_numbers(tmp_path, form, kind):
+    columns = SCHEMA["columns"] | {"context": {"since": {"type": kind}}}
+    with pytest.raises(ValueError, match=f"column 'since': the schema says {kind}, and the values do not fit"):
+        log_of_file(tmp_path, form, ROWS | {"since": ["2024-01-01"] * 4}, {"columns": columns})

@@ -478,6 +478,8 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
         kind = _kind_of(part)
         if kind is not None:
             try:
+                if kind != "text" and pa.types.is_temporal(values.type):
+                    raise pa.ArrowInvalid(f"they are times ({values.type})")  # whose numbers hang on the reader's unit
                 values = values.cast(_TYPES[kind])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValueError(

@@ -639,6 +639,10 @@ def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
 def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
     refuse_unknown([name], table.column_names, f"{argument} (columns of {where})")
     column = table[name].combine_chunks()
+    if pa.types.is_nested(column.type.value_type if is_list(column.type) else column.type):
+        raise ValueError(
+            f"{argument}: {name!r} of {where} holds {column.type}; accepted: columns of one value, or of a list of values."
+        )
     if is_list(column.type) and column.flatten().null_count:
         return pa.array(map(_text, column.to_pylist()), pa.string())
     if is_list(column.type):
