@@ -110,9 +110,9 @@ def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
 def without_empty(values: Any) -> Any:
     """Texts with missing values for the empty ones, as which a text file writes them, and floats for NaN; others as they are."""
     if is_text(values.type):
-        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-    return (
-        pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-        if pa.types.is_floating(values.type)
-        else values
-    )
+        empty = pc.equal(values, "")
+    elif pa.types.is_floating(values.type):
+        empty = pc.is_nan(values)
+    else:
+        return values
+    return pc.if_else(empty, pa.scalar(None, values.type), values) if pc.any(empty).as_py() else values
