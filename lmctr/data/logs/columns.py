@@ -25,6 +25,7 @@ def place(source: str | None, column: str) -> str:
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of unix times."""
+ONE_ROW = "Each id may stand on one row only; put several values of one id into one cell, parted by | (`separator` in a schema)."
 
 
 def nulls(array: pa.Array) -> np.ndarray:

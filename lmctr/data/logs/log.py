@@ -565,7 +565,7 @@ def check_keys(table: pa.Table, key: str, what: str) -> None:
     if len(ids) < len(codes):
         again = np.ones(len(codes), dtype=bool)
         again[np.unique(codes, return_index=True)[1]] = False
-        columns.refuse(again, table[key], key, what, "repeat an earlier row", "Each id may stand on one row only.")
+        columns.refuse(again, table[key], key, what, "repeat an earlier row", columns.ONE_ROW)
 
 
 def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
