@@ -287,6 +287,12 @@ class CTRModelTesterMixin:
                     with pytest.raises(ValueError, match=message):
                         part(**{**given, name: wrong})
 
+    def test_a_batch_of_no_rows_is_refused(self):
+        model = self.make_model()
+        batch = {name: value[:0] for name, value in self.make_batch(model.config).items()}
+        with pytest.raises(ValueError, match=r": shape \(0.*\) holds no row; give at least one"):
+            model(**batch)
+
     def test_unknown_config_key(self):
         key, value = self.changing_key
         with pytest.raises(ValueError, match=key):

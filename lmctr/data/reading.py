@@ -238,11 +238,16 @@ def read_table(
         else:
             with opened(path, False) as stream:
                 refuse_deep(io.BufferedReader(_Stream(stream), 1 << 20), path)
+            asked = [name for name, own in (types or {}).items() if own in (ID, pa.string())]
             with opened(path, progress) as stream:
                 try:
                     table = pajson.read_json(stream)
+                    if times := [own for own in table.schema if own.name in asked and pa.types.is_timestamp(own.type)]:
+                        texts = pajson.ParseOptions(pa.schema([(own.name, pa.string()) for own in times]))
+                        with opened(path, False) as again:
+                            table = pajson.read_json(again, parse_options=texts)
                 except pa.ArrowInvalid as error:
-                    texts = {name: "text" for name, own in (types or {}).items() if own in (ID, pa.string())}
+                    texts = dict.fromkeys(asked, "text")
                     with opened(path, progress) as again:
                         lines = io.BufferedReader(_Stream(again), 1 << 20)
                         table = json_of_mixed(path, error, lines, texts, wanted)

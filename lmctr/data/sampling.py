@@ -24,7 +24,8 @@ from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import is_schema
-from lmctr.data.tables.reading import BLOCK_SIZE, kinds_in_json, stream_file
+from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, kinds_in_json, number_form, stream_file
+from lmctr.utils.arrow import is_number
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
 from lmctr.utils.suggest import no_column, retold
@@ -136,7 +137,7 @@ def _copy(
             table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
             part = choose(table)
             if writer is None:
-                schema = pa.schema([_written(field) for field in part.schema])
+                schema = pa.schema([_written(field, (columns or {}).get(field.name)) for field in part.schema])
                 writer = make_writer(temporary, schema)
             try:
                 writer.write_table(part.cast(schema))
@@ -151,23 +152,43 @@ def _copy(
 
 
 def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | None:
-    """How a text file's columns are read: of whole numbers, those in which one begins with a zero are codes, 00123, and stay texts."""
+    """How a text file's columns are read, by all of their values: one of numbers in which whole ones begin with a zero holds codes, 00123, and stays a text,
+    as one does that goes on with words; whole numbers that go on with fractions are numbers."""
     kind = checked_file(source, reading.get("format"))[1]
     if kind == "jsonl":
-        kinds = kinds_in_json(source, BLOCK_SIZE)
-        return kinds if "text" in kinds.values() else None
+        try:
+            return kinds_in_json(source, BLOCK_SIZE, None)
+        except ValueError:
+            return None  # whose reader says what is wrong, and where
     if kind not in ("csv", "tsv"):
         return None
     schema = next(stream_file(source, **reading)).table.schema
-    whole, codes = {field.name: "text" for field in schema if pa.types.is_integer(field.type)}, set()
-    looked = stream_file(source, whole, **reading) if whole else ()
+    kinds = dict.fromkeys(schema.names, "any")
+    whole, texts = (
+        {field.name: "text" for field in schema if is_type(field.type)} for is_type in (pa.types.is_integer, is_number)
+    )
+    missing = pa.array([*MISSING_WORDS, *(reading.get("na_values") or ())])
+    looked = stream_file(source, texts, **reading) if texts else ()
     for rows in over(looked, f"looking at {source.name}", "rows", count=len):
-        codes |= {name for name in whole if pc.any(pc.match_substring_regex(rows.table[name], r"^\s*-?0\d")).as_py()}
-        if len(codes) == len(whole):
+        for name in (name for name in texts if kinds[name] != "text"):
+            values = rows.table[name].drop_null()
+            values = values.filter(pc.invert(pc.is_in(values, missing)))
+            are_codes = name in whole and pc.any(pc.match_substring_regex(values, r"^\s*-?0\d")).as_py()
+            if are_codes or not _all_match(values, number_form(reading.get("decimal") or ".")):
+                kinds[name] = "text"
+            elif name in whole and not _all_match(values, r"^\s*[+-]?\d+\s*$"):
+                kinds[name] = "number"
+        if all(kinds[name] == "text" for name in texts):
             break
-    return {name: "text" if name in codes else "any" for name in schema.names}
+    return kinds
 
 
-def _written(field: pa.Field) -> pa.Field:
-    """A column that was empty so far may hold texts below."""
-    return field.with_type(pa.string()) if pa.types.is_null(field.type) else field
+def _all_match(values: pa.ChunkedArray, form: str) -> bool:
+    return pc.all(pc.match_substring_regex(values, form, ignore_case=True), min_count=0).as_py()
+
+
+def _written(field: pa.Field, kind: str | None) -> pa.Field:
+    """A column as what is below needs it: one that was empty so far may hold texts there, one of whole numbers fractions."""
+    if kind == "number":
+        return field.with_type(pa.float64())
+    return field.with_type(pa.string()) if kind == "text" or pa.types.is_null(field.type) else field

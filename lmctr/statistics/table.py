@@ -292,9 +292,9 @@ def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
 
 
 def context_names(context: pa.Table) -> list[str]:
-    """The statistics of all columns of a log's context."""
+    """The statistics of all columns of a log's context, but for lists."""
     found = []
-    for name in context.column_names:
+    for name in (field.name for field in context.schema if not is_list(field.type)):
         counted = pc.value_counts(context[name].drop_null()).to_pylist()
         counts = {context_word(entry["values"]): entry["counts"] for entry in counted if entry["values"] != ""}
         kind = context[name].type
@@ -367,6 +367,10 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 raise ValueError(
                     f"data.statistics names {name!r}, but the log's context has {', '.join(known) or 'no columns'}; name them as "
                     "columns.context of its schema, or leave it out"
+                )
+            if column in known and is_list(context.schema.field(column).type):
+                raise ValueError(
+                    f"data.statistics names {name!r}, but {column!r} holds lists, which have no statistics; leave it out"
                 )
             found += context_names(context) if name == "context" else [name]
             continue

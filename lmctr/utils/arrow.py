@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,41 @@ def is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
+def plain_number(values: Any) -> Any:
+    """Codes of numbers as these, and decimals, as databases write prices and grades, as whole numbers, or as floats where they have places behind the
+    point; others as they are."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if is_number(kind):
+        return decoded(values)
+    if not pa.types.is_decimal(kind):
+        return values
+    values = decoded(values)
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values.cast(pa.string()).cast(pa.float64())  # directly 0.7 may become 0.7000000000000001
+
+
+def known_value(values: Any) -> Any:
+    """What describes an item, a user or an event, whatever it came from: no codes, lists of one kind, and missing values for empty texts and NaN."""
+    values = plain_number(decoded(values))
+    if is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        kind = values.type.value_type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return values.cast(pa.list_(pa.string() if is_text(kind) else kind))
+    return without_empty(values)
+
+
+def with_columns(
+    table: pa.Table, ids: Collection[str], change: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.Table:
+    """The table with its columns changed, but for the ids."""
+    for place, name in enumerate(table.column_names):
+        if name not in ids:
+            table = table.set_column(place, name, change(table.column(place)))
+    return table
+
+
 def of_other_library(value: Any) -> Any:
     """A table that another library hands out by Arrow's interface (polars, DuckDB) as a pyarrow Table; what else there is, pandas' too, as it is."""
     is_own = isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or hasattr(value, "iloc")
@@ -52,9 +88,9 @@ def _plain(values: pa.Array) -> pa.Array:
     )
 
 
-def decoded(values: pa.Array) -> pa.Array:
+def decoded(values: Any) -> Any:
     """A column as its values, also where it is codes of a dictionary."""
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
@@ -71,6 +107,12 @@ def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
         raise ValueError(refused) from None
 
 
-def without_empty(texts: pa.Array) -> pa.Array:
-    """Texts with missing values for the empty ones, as which a text file writes them."""
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+def without_empty(values: Any) -> Any:
+    """Texts with missing values for the empty ones, as which a text file writes them, and floats for NaN; others as they are."""
+    if is_text(values.type):
+        empty = pc.equal(values, "")
+    elif pa.types.is_floating(values.type):
+        empty = pc.is_nan(values)
+    else:
+        return values
+    return pc.if_else(empty, pa.scalar(None, values.type), values) if pc.any(empty).as_py() else values

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmctr.cli.main import main
+from lmctr.data import sampling
 from lmctr.data.guess import sample_file
+from lmctr.data.tables.reading import stream_file
 
 ROWS = [
     {
@@ -110,3 +112,40 @@ def test_what_is_no_table(tmp_path, capsys):
     (tmp_path / "python.jsonl").write_text("{'u': 1}\n")
     with pytest.raises(ValueError, match=r"python.jsonl: .* row 1: .*these are dicts of Python: lmctr data convert"):
         sample_file(tmp_path / "python.jsonl")
+
+
+LATE = {
+    "code": ["1", "07"],
+    "price": [3, 0.5],
+    "word": [4, "free"],
+    "bill": [1.5, "C9"],
+    "count": [1, 2],
+    "note": ["", "new"],
+}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_what_a_column_holds_is_told_by_all_of_it(tmp_path, monkeypatch, form):
+    monkeypatch.setitem(stream_file.__kwdefaults__, "block_size", 200)
+    monkeypatch.setattr(sampling, "BLOCK_SIZE", 200)
+    rows = [{name: own[row == 39] for name, own in LATE.items()} for row in range(40)]
+    path = tmp_path / f"rows.{form}"
+    if form == "csv":
+        lines = [",".join(LATE), *(",".join(map(str, row.values())) for row in rows)]
+    else:
+        lines = [json.dumps({name: value for name, value in row.items() if value != ""}) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    found = converted(path)
+    assert found[39] == {name: own[1] for name, own in LATE.items()}
+    assert found[0] | {"note": None} == {
+        "code": "1",
+        "price": 3.0,
+        "word": "4",
+        "bill": "1.5",
+        "count": 1,
+        "note": None,
+    }
+    assert (type(found[0]["price"]), type(found[0]["count"])) == (float, int)
+    with path.open("a") as file:
+        file.write("{" if form == "jsonl" else "1,2\n")
+    assert main(["data", "convert", str(path), "--output", str(tmp_path / "x.parquet")]) == 2

@@ -238,7 +238,7 @@ def test_bad_dat_files(tmp_path):
 def test_null_and_empty_titles_are_legal(tmp_path):
     movies = "movieId,title,genres\n1,,\n2,NA,Drama\n3,x,\n40,y,\n50,z,\n"
     log = load_log("movielens", path=csv_folder(tmp_path, movies=movies), min_user_events=1)
-    assert log.catalogue["title"].to_pylist()[:2] == ["", "NA"]
+    assert log.catalogue["title"].to_pylist()[:2] == [None, "NA"]
     assert log.catalogue["genres"].to_pylist()[:2] == [[], ["Drama"]]
 
 

@@ -234,7 +234,9 @@ def test_dataset_and_loader_give_every_row_once(store):
     expected = store.numeric_values[store.splits.train]
     assert not np.array_equal(seen, expected)
     np.testing.assert_array_equal(seen[np.lexsort(seen.T)], expected[np.lexsort(expected.T)])
-    assert dataset.__getitems__([0, 2]) == [int(n) for n in store.splits.train[[0, 2]]]
+    for places in ([0, 2], slice(1, 9, 3), slice(-2, None), np.array([5])):
+        assert dataset[places] == store.splits.train[places].tolist()
+    assert dataset.__getitems__([0, 2]) == dataset[[0, 2]]
     with pytest.raises(ValueError, match="from 0 to 2999"):
         TabularDataset(view, [3000])
     assert len(TabularDataset(view)) == 3000

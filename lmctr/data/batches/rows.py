@@ -381,14 +381,16 @@ class RowDataset(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> int | np.ndarray:
-        row = self.rows[index]
-        return row if self.rows.ndim == 2 else int(row)
+    def __getitem__(self, index: int | slice | Sequence[int]) -> int | np.ndarray | list:
+        """An item, or the list of those of a slice or of several places."""
+        rows = self.rows[index]
+        if rows.ndim == self.rows.ndim:
+            return [*rows] if rows.ndim == 2 else rows.tolist()
+        return rows if self.rows.ndim == 2 else int(rows)
 
     def __getitems__(self, indices: Sequence[int]) -> list:
         """The items of a whole batch; the data loader asks for this in place of one item at a time."""
-        rows = self.rows[np.asarray(indices)]
-        return list(rows) if rows.ndim == 2 else rows.tolist()
+        return self[np.asarray(indices)]
 
     @property
     def events(self) -> np.ndarray:

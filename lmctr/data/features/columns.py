@@ -102,7 +102,7 @@ def text_codes(
         value_type: the canonical form (see [`lmctr.data.features.canonical`]); None: before a type is known.
 
     Returns:
-        (N,) int32 codes, -1 where missing, and a large_string array without nulls (its values need not be unique).
+        (N,) int32 codes, -1 where missing, and a large_string array without nulls, each on some row (its values need not be unique).
     """
     name = field.source_column
     kind = array.type
@@ -131,6 +131,8 @@ def text_codes(
         if value_type is not None and kinds_apart:
             words = canonical_words(words, value_type)
     empty = pc.or_kleene(pc.is_null(words), pc.equal(words, "")).fill_null(True).to_numpy(zero_copy_only=False)
+    if encoded is array:  # some rows of a table list the values of all
+        empty = empty | (np.bincount(codes + 1, minlength=len(words) + 1)[1:] == 0)
     if empty.any():
         place_of = np.where(empty, -1, np.cumsum(~empty) - 1).astype(np.int32)
         codes = np.where(codes >= 0, place_of[codes], np.int32(-1))

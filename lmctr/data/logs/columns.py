@@ -25,6 +25,7 @@ def place(source: str | None, column: str) -> str:
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of unix times."""
+ONE_ROW = "Each id may stand on one row only; put several values of one id into one cell, parted by | (`separator` in a schema)."
 
 
 def nulls(array: pa.Array) -> np.ndarray:
@@ -71,7 +72,10 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
     except OverflowError:
-        raise ValueError(f"{place(source, column)}: a whole number needs more than 64 bits") from None
+        try:
+            return pa.array(values, pa.uint64())
+        except (pa.ArrowException, OverflowError):
+            raise ValueError(f"{place(source, column)}: a whole number needs more than 64 bits") from None
 
 
 def whole_column(

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from lmctr.data import hf_datasets
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
+from lmctr.utils.arrow import is_list, known_value, with_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import check_kind
@@ -362,12 +363,14 @@ class InteractionLog:
                 raise ValueError(f"{where}: {name} is None; every log has it.")
         tables = {"catalogue": catalogue, "users": users, "context": context}
         catalogue, users, context = (
-            None if table is None else arrow_table(table, name) for name, table in tables.items()
+            None if table is None else with_columns(arrow_table(table, name), ("item_id", "user_id"), known_value)
+            for name, table in tables.items()
         )
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
         if context is not None:
+            _check_context(context, where)
             lengths["context"] = context.num_rows
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{where}: the columns differ in length: {lengths}.")
@@ -544,6 +547,17 @@ class InteractionLog:
         return functools.partial(InteractionLog, **values), ()
 
 
+def _check_context(context: pa.Table, where: str) -> None:
+    """Raises for columns of objects, or of lists of lists."""
+    for name, column in zip(context.column_names, context.columns):
+        kind = column.type.value_type if is_list(column.type) else column.type
+        if pa.types.is_nested(kind):
+            raise ValueError(
+                f"{where}: context: the column {name!r} holds {column.type}; accepted: one value for each event, or a list of such; give the "
+                "entries of objects columns of their own."
+            )
+
+
 def check_keys(table: pa.Table, key: str, what: str) -> None:
     """Raises unless `table` has exactly one column `key`, without nulls or duplicates, and distinct column names."""
     check_columns(table.column_names, [key], what)
@@ -551,7 +565,7 @@ def check_keys(table: pa.Table, key: str, what: str) -> None:
     if len(ids) < len(codes):
         again = np.ones(len(codes), dtype=bool)
         again[np.unique(codes, return_index=True)[1]] = False
-        columns.refuse(again, table[key], key, what, "repeat an earlier row", "Each id may stand on one row only.")
+        columns.refuse(again, table[key], key, what, "repeat an earlier row", columns.ONE_ROW)
 
 
 def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:

@@ -31,8 +31,9 @@ users: {path: customers.csv, user: customer}       # optional, likewise
 info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 ```
 
-Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. Text columns of the catalogue may
-be null or empty; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader finds it). Errors name the file, the column and the row.
+Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. An empty text of the catalogue, the
+users or the context is a missing value; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader
+finds it). Errors name the file, the column and the row.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ import pyarrow.compute as pc
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -146,6 +147,8 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
         own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
         parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
         types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"} | types
+        if spec.columns.time.timezone is not None:  # a reader of JSON leaves out what zone a time names
+            types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)
@@ -194,6 +197,7 @@ def log_from_table(
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
     keys = spec.columns
+    table = with_columns(table, (keys.user.column, keys.item.column), plain_number)
     table, notes = _with_keys(table, spec, source)
     if spec.missing_items != "error":
         table, tables, more = _mend_missing_items(table, spec, source, dict(tables))
@@ -333,11 +337,7 @@ _COMPARE = {
 
 
 def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
-    array = decoded(columns.as_arrow(values, spec.column, source))
-    if pa.types.is_floating(array.type):
-        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    elif is_text(array.type):
-        array = without_empty(array)
+    array = without_empty(decoded(columns.as_arrow(values, spec.column, source)))
     missing, place = columns.nulls(array), columns.place(source, spec.column)
     if spec.missing == "error":
         hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
@@ -363,10 +363,14 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
 
 def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     """Whether each value of a column follows the rule of a label; null where there is no value. `place` names the column in errors."""
+    array = plain_number(array)
     if spec.rule in ("equals", "in"):
         wanted = spec.value if spec.rule == "in" else [spec.value]
         try:
-            chosen = pc.is_in(array, value_set=pa.array(wanted).cast(array.type))
+            of_type = pa.array(wanted)
+            if pa.types.is_integer(array.type) and pa.types.is_floating(of_type.type):  # no whole number is 3.5
+                of_type = of_type.filter(pc.equal(pc.floor(of_type), of_type))
+            chosen = pc.is_in(array, value_set=of_type.cast(array.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             raise ValueError(
                 f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
@@ -376,7 +380,10 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
         raise ValueError(
             f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
         )
-    return _COMPARE[spec.rule](array, pa.scalar(spec.value))
+    value = pa.scalar(spec.value)
+    if pa.types.is_floating(array.type):  # 0.3 in single precision is above 0.3
+        value = value.cast(array.type)
+    return _COMPARE[spec.rule](array, value)
 
 
 def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
@@ -391,9 +398,7 @@ def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
 def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
     if name is None:
         return None
-    array = decoded(columns.as_arrow(table[name], name, source))
-    if is_text(array.type):
-        array = without_empty(array)
+    array = without_empty(decoded(columns.as_arrow(table[name], name, source)))
     return columns.text_numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
 
@@ -415,7 +420,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
         known = None if names is None else ("unknown", *names)
         codes, known = columns.to_codes(array, spec.column, source, known, np.int8)
         return codes, ("unknown", *known[1:])
-    array = decoded(array)
+    array = decoded(array.cast(pa.string()) if pa.types.is_null(array.type) else array)  # unknown everywhere
     if not is_text(array.type):
         raise ValueError(
             f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."
@@ -473,6 +478,8 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
         kind = _kind_of(part)
         if kind is not None:
             try:
+                if kind != "text" and pa.types.is_temporal(values.type):
+                    raise pa.ArrowInvalid(f"they are times ({values.type})")  # whose numbers hang on the reader's unit
                 values = values.cast(_TYPES[kind])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValueError(

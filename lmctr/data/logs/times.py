@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time as clock
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text
 
 from . import columns
 from .schema import TimeSpec
@@ -42,9 +43,9 @@ def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
 
 def iso_times(texts: pa.Array) -> pa.Array | None:
     """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time."""
-    for zone in (None, "UTC"):
+    for unit, zone in product(("us", "ns"), (None, "UTC")):
         try:
-            return pc.cast(texts, pa.timestamp("us", zone))
+            return pc.cast(texts, pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
     return None
@@ -71,7 +72,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
         ValueError: missing values; texts that are no times; numbers of another unit than the schema says, with the line to write; times
             in the future.
     """
-    array = given = columns.whole_column(values, spec.column, source)
+    array = given = decoded(columns.whole_column(values, spec.column, source))
     place = columns.place(source, spec.column)
     if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)
@@ -80,6 +81,8 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
         raise ValueError(
             f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )
+    if pa.types.is_date(array.type):  # as which a reader takes ISO dates by itself
+        array = array.cast(pa.timestamp("ms"))
     if spec.timezone is not None:
         if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
             raise ValueError(

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from transformers import BatchFeature
 from transformers.utils import cached_file
 
-from lmctr.data.features.canonical import neutral_text
+from lmctr.data.features.canonical import neutral_text, neutral_words
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
@@ -639,9 +639,15 @@ def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
 def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
     refuse_unknown([name], table.column_names, f"{argument} (columns of {where})")
     column = table[name].combine_chunks()
+    if pa.types.is_nested(column.type.value_type if is_list(column.type) else column.type):
+        raise ValueError(
+            f"{argument}: {name!r} of {where} holds {column.type}; accepted: columns of one value, or of a list of values."
+        )
+    if is_list(column.type) and column.flatten().null_count:
+        return pa.array(map(_text, column.to_pylist()), pa.string())
     if is_list(column.type):
         return pc.binary_join(column.cast(pa.list_(pa.string())), "|")
-    return column.cast(pa.string())
+    return (neutral_words(column) if pa.types.is_floating(column.type) else column).cast(pa.string())
 
 
 def distinct(values: pa.Array) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import refuse
+from lmctr.data.logs.columns import ONE_ROW, refuse
 from lmctr.data.logs.schema import FileSpec
 from lmctr.data.schemas import ColumnName, SchemaWording
 from lmctr.utils.arrow import decoded, without_empty
@@ -22,8 +22,6 @@ from lmctr.utils.values import Values, read_values
 
 from .reading import names_in_file, stream_file
 from .source import Piece, Reader, file_fingerprint
-
-ONE_ROW = "Each id may stand on one row only; put several values of one id into one cell, parted by |."
 
 
 class JoinedSpec(FileSpec):

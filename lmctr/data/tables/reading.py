@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ class _Writing:
 
 
 _CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
+
+
+def number_form(decimal: str) -> str:
+    """What a text that is a number looks like, whatever the case of its letters."""
+    return _NUMBER.format(re.escape(decimal))
 
 
 def block_size_for(memory_limit: int | None) -> int:
@@ -129,32 +135,38 @@ def names_in_file(path: str | Path, **reading: Any) -> list[str]:
     if kind != "jsonl":
         return next(stream_file(path, **reading)).table.schema.names
     try:
-        return list(dict.fromkeys(name for row in _first_objects(path, BLOCK_SIZE)[:1000] for name in row))
+        return list(dict.fromkeys(name for row in next(_objects(path, BLOCK_SIZE), [])[:1000] for name in row))
     except ValueError:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
 
 
-def kinds_in_json(path: Path, block_size: int) -> dict[str, str]:
-    """By column of JSON lines "text" where the first block holds texts, numbers and booleans mixed (NaN is a number), else "any".
+def kinds_in_json(path: Path, block_size: int, blocks: int | None = 1) -> dict[str, str]:
+    """By column of JSON lines "text" where the first blocks (None: all) hold texts, numbers and booleans mixed (NaN is a number), "number" where they hold
+    whole numbers and others, else "any".
 
     Raises:
         ValueError: a line that is no object.
     """
     types: dict[str, set[type]] = {}
-    for row in _first_objects(path, block_size):
-        for name, value in row.items():
-            types.setdefault(name, set()).add(float if type(value) is int else type(value))
+    for rows in islice(_objects(path, block_size), blocks):
+        for row in rows:
+            for name, value in row.items():
+                types.setdefault(name, set()).add(type(value))
     types = {name: own - {type(None)} for name, own in types.items()}
-    return {name: "text" if len(own) > 1 and own <= {str, float, bool} else "any" for name, own in types.items()}
+    numbers = {int, float}
+    mixed = {name for name, own in types.items() if len(own) > 1 and own <= {str, bool} | numbers}
+    return {
+        name: "any" if name not in mixed else "number" if own == numbers else "text" for name, own in types.items()
+    }
 
 
-def _first_objects(path: Path, block_size: int) -> list[dict[str, Any]]:
+def _objects(path: Path, block_size: int) -> Iterator[list[dict[str, Any]]]:
     with _opened(path) as stream:
-        block = next(_line_blocks(stream, block_size, path), b"")
-    rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise ValueError(f"{path}: a line that is no object.")
-    return rows
+        for block in _line_blocks(stream, block_size, path):
+            rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
+            if not all(isinstance(row, Mapping) for row in rows):
+                raise ValueError(f"{path}: a line that is no object.")
+            yield rows
 
 
 def _default_delimiter(path: Path, columns: Mapping[str, str] | None, names: Sequence[str] | None) -> str:
@@ -287,14 +299,14 @@ def _bad_cell(
         bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
         if bad is None and name in types and is_number(types[name]):
             text, problem = raw.cast(pa.large_string()), "is no number, as the values before it are"
-            form = _NUMBER.format(re.escape(convert.decimal_point))
+            form = number_form(convert.decimal_point)
             number = pc.match_substring_regex(text, form, ignore_case=True)
             rows = pc.indices_nonzero(
                 pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
             )
             bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
             other = "," if convert.decimal_point == "." else "."
-            if bad is not None and re.match(_NUMBER.format(re.escape(other)), bad[1], re.IGNORECASE):
+            if bad is not None and re.match(number_form(other), bad[1], re.IGNORECASE):
                 problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"
         if bad is not None:
             row, value = bad
@@ -347,7 +359,8 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                 table = json_of_mixed(path, error, block.splitlines(), columns or {}, columns, done)
             if columns is not None:
                 if not done:
-                    check_columns(table.column_names, list(columns), str(path))
+                    late = {*columns} - {*table.column_names} and kinds_in_json(path, block_size, None)
+                    check_columns([*dict.fromkeys([*table.column_names, *late])], list(columns), str(path))
                 for name in columns:  # a key that a block leaves out everywhere
                     if name not in table.column_names:
                         table = table.append_column(name, pa.nulls(table.num_rows))

@@ -14,7 +14,8 @@ _TENSORS = (torch.Tensor, torch.Tensor | None, "torch.Tensor", "torch.Tensor | N
 
 
 def tensors_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that refuses what is no tensor for an argument that takes tensors only (or None). Raises `ValueError` that names it."""
+    """A function that refuses what is no tensor, or one without rows, for an argument that takes tensors only (or None). Raises `ValueError` that
+    names it."""
     parameters = inspect.signature(function).parameters.values()
     names = [one.name if one.annotation in _TENSORS else None for one in parameters]
     wanted = frozenset(filter(None, names))
@@ -27,13 +28,15 @@ def tensors_only(function: Callable[..., Any]) -> Callable[..., Any]:
                     f"{name}: expected a torch.Tensor, got {type(value).__name__} {value!r:.60}; processors give tensors with "
                     'return_tensors="pt", and torch.as_tensor makes one of an array'
                 )
+            if name in wanted and value is not None and value.dim() and not value.shape[0]:
+                raise ValueError(f"{name}: shape {tuple(value.shape)} holds no row; give at least one")
         return function(*args, **kwargs)
 
     return wrapped
 
 
 def or_tuple(forward: Callable[..., ModelOutput]) -> Callable[..., Any]:
-    """A forward that also takes `return_dict`: False gives a tuple of what the output holds; inputs that are no tensors are refused."""
+    """A forward that also takes `return_dict`: False gives a tuple of what the output holds; what [`tensors_only`] refuses is refused."""
     checked = tensors_only(forward)
 
     @functools.wraps(forward)
