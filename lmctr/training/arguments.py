@@ -433,8 +433,8 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
 
     def _check_trackers(self) -> None:
-        missing = set(self.report_to) & (set(_TRACKERS) - set(get_available_reporting_integrations()))
-        if missing:
+        asked = set(self.report_to) & set(_TRACKERS)
+        if missing := asked and asked - set(get_available_reporting_integrations()):  # which looks for each package
             in_extra = missing <= {"tensorboard", "trackio"}
             packages = "'lmctr[track]'" if in_extra else " ".join(sorted(missing)).replace("_", "-")
             raise ValueError(

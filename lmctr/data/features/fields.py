@@ -145,6 +145,9 @@ class Field:
             return []
         return [self.source_column] + ([self.time_column] if self.time_column else [])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Field:
+        return self  # frozen: settings are copied each time that a processor is saved
+
     def to_dict(self) -> dict[str, Any]:
         """Name, type and the keys that differ from their defaults."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "parts"}
