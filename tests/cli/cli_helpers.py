@@ -10,7 +10,7 @@ from lmctr.data import load_log
 TINY = {
     "data": {
         "name": "synthetic",
-        "options": {"num_users": 40, "num_items": 60, "events_per_user": 20},
+        "options": {"num_users": 20, "num_items": 60, "events_per_user": 20},
         "num_behaviors": 5,
         "feedback": "inline",
         "prompt": "generic/en",
@@ -45,7 +45,7 @@ def error_of(capsys, *words, code=2):
 
 def tiny_log():
     """The log of the tiny recipe."""
-    return load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    return load_log("synthetic", num_users=20, num_items=60, events_per_user=20)
 
 
 def request_of(log, event, **more):

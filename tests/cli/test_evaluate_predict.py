@@ -46,13 +46,13 @@ def test_evaluate_other_data(tiny_run, tmp_path):
         "--data.options.seed",
         "5",
         "--data.max_eval_samples",
-        "60",
+        "30",
         "--output",
         tmp_path / "m.json",
     ]
     assert main([str(word) for word in words]) == 0
     metrics = read(tmp_path, "m.json")["metrics"]
-    assert metrics["num_samples"] == 60
+    assert metrics["num_samples"] == 30
     assert metrics["auc"] != read(tiny_run, "metrics.json")["split metrics"]["test"]["auc"]
 
 

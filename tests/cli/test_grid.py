@@ -210,7 +210,7 @@ def test_baselines_once_per_data(finished):
     (path,) = (runs / "baselines").glob("*.json")
     written = json.loads(path.read_text())
     assert written["seeds"].keys() == {"0", "1"}
-    assert written["training_samples"] == 640
+    assert written["training_samples"] == 320
     assert written["seeds"]["0"].keys() == {"counting", "logistic_regression", "gradient_boosting"}
     assert read(runs / "plain" / "seed-0", "metrics.json")["baselines"] == {}
 
@@ -562,7 +562,7 @@ def test_too_few_draws_are_told_before_the_runs_are_read(tmp_path, capsys):
 def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
     path, runs = finished
     shutil.copytree(runs, tmp_path / "runs")
-    fewer = {"name": "fewer", "set": {"data.max_eval_samples": 50}}
+    fewer = {"name": "fewer", "set": {"data.max_eval_samples": 25}}
     path = write_grid(tmp_path, points=[*GRID["points"], fewer])
     assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 0
     capsys.readouterr()
@@ -571,7 +571,7 @@ def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
     titles = [line.partition(": ") for line in text.splitlines() if line.startswith("## ")]
     assert [before for before, _, _ in titles] == ["## synthetic, test split"] * 2  # each with its own baselines
     assert titles[0][2].endswith(" users (data.max_eval_samples: not set)")
-    assert titles[1][2].endswith(" users (data.max_eval_samples: 50)")
+    assert titles[1][2].endswith(" users (data.max_eval_samples: 25)")
     assert "- fewer: not comparable with plain:" in text
     assert text.count("counting baseline") == 2
 

@@ -49,7 +49,7 @@ def test_a_training_in_a_pipe(recipe, tmp_path, capsys, monkeypatch):
     assert "validation AUC 0." in shown.out
     for what in ("reading the data", "training", "measuring", "measuring the baselines"):
         assert f"{what}: " in shown.err
-    assert "training: 100% of 20 steps, " in shown.err
+    assert "training: 100% of 10 steps, " in shown.err
     assert main(["evaluate", folder, "--quiet"]) == 0
     quiet = capsys.readouterr()
     assert "AUC" in quiet.out

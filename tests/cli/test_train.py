@@ -38,20 +38,20 @@ def test_run_folder(tiny_run):
     assert ".cache" not in names
     metrics = read(tiny_run, "metrics.json")
     for part in ("validation", "test"):
-        assert metrics["split metrics"][part]["num_samples"] == 80
+        assert metrics["split metrics"][part]["num_samples"] == 40
         for baseline in ("counting", "gradient_boosting"):
             assert 0.0 < metrics["baselines"][baseline][part]["auc"] < 1.0
     assert metrics["seed"] == 42
-    assert metrics["steps"] == 60
+    assert metrics["steps"] == 30
     assert metrics["versions"]["torch"]
     assert metrics["command"].startswith("lmctr train ")
     assert [round(entry["epoch"], 3) for entry in metrics["evaluations"]] == [1, 2, 3]
     data = read(tiny_run, "data.json")
     assert data["counts"] == {
-        "users": 40,
+        "users": 20,
         "items": 60,
-        "events": 800,
-        "samples": {"train": 640, "validation": 80, "test": 80},
+        "events": 400,
+        "samples": {"train": 320, "validation": 40, "test": 40},
     }
     assert 0.5 < metrics["best_auc"] != data["info"]["best_auc"]  # that of a reader of the recipe's last behaviours
     assert data["split"]["rule"] == "time"
@@ -64,7 +64,7 @@ def test_run_folder(tiny_run):
         slices = list(csv.DictReader(file))
     assert {row["split"] for row in slices} == {"validation", "test"}
     users = [row for row in slices if (row["split"], row["slice"]) == ("test", "user")]
-    assert sum(int(row["num_samples"]) for row in users) == 80
+    assert sum(int(row["num_samples"]) for row in users) == 40
     assert all(0 < float(row["model_mean"]) < 1 for row in slices)
     assert recipe["training"]["weight_decay"] == 5e-5
 
@@ -157,15 +157,15 @@ def test_printed_output(tiny_run):
 def test_baselines_are_fitted_on_the_whole_training_part(tiny_run, recipe_file, tmp_path, capsys):
     """Limits on the model's samples leave the baselines' training alone, and both are measured on the same samples."""
     words = ["train", recipe_file, "--output_dir", tmp_path / "run", "--data.max_train_samples", "100"]
-    words += ["--data.max_eval_samples", "50", "--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    words += ["--data.max_eval_samples", "25", "--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
     assert main([str(word) for word in words]) == 0
-    assert "training samples: model 100, baselines 640" in capsys.readouterr().out
+    assert "training samples: model 100, baselines 320" in capsys.readouterr().out
     metrics = read(tmp_path / "run", "metrics.json")
-    assert metrics["training_samples"] == {"model": 100, "baselines": 640}
+    assert metrics["training_samples"] == {"model": 100, "baselines": 320}
     log = tiny_log()
     scores = baseline_predictions(log, split_log(log), seed=42)["gradient_boosting"]["test"]
     events = pq.read_table(tmp_path / "run" / "predictions" / "test.parquet")["event"].to_numpy()
-    assert len(events) == 50
+    assert len(events) == 25
     scores = scores[[split_log(log).test.tolist().index(event) for event in events]]
     expected = evaluate_probabilities(log.label[events], scores, log.user[events])
     assert metrics["baselines"]["gradient_boosting"]["test"] == pytest.approx(expected, abs=1e-12)
@@ -207,7 +207,7 @@ def test_resume_starts_a_run_where_none_is(recipe_file, tmp_path):
     words = ["train", recipe_file, "--output_dir", tmp_path / "new", "--resume", "--data.baselines", "false"]
     words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
     assert main([str(word) for word in words]) == 0
-    assert read(tmp_path / "new", "metrics.json")["steps"] == 20
+    assert read(tmp_path / "new", "metrics.json")["steps"] == 10
     with pytest.raises(ValueError, match="there is no run to resume"):
         train(recipe_file, output_dir=tmp_path / "other", resume=True)
 
@@ -288,7 +288,7 @@ def test_bad_values_are_one_clear_line(recipe_file, tmp_path, capsys, monkeypatc
 def test_killed_run_resumes_to_the_same_model(tiny_run, recipe_file, tmp_path, lmctr_process):
     folder = tmp_path / "killed"
     words = ["train", recipe_file, "--output_dir", folder]
-    killed = lmctr_process(*words, kill_when=(folder / "checkpoints" / "checkpoint-40" / MARKER).exists)
+    killed = lmctr_process(*words, kill_when=(folder / "checkpoints" / "checkpoint-20" / MARKER).exists)
     assert killed.returncode == -signal.SIGKILL
     assert not (folder / "metrics.json").exists()
     assert main([str(word) for word in words]) == 2  # not without --resume or --overwrite
@@ -348,7 +348,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
 
     still = ["--model.backbone.hidden_dropout_prob", "0.0", "--model.backbone.attention_probs_dropout_prob", "0.0"]
     still += ["--model.sink_bias_dropout", "0.0", "--data.baselines", "false", "--data.max_train_samples", "229"]
-    still += ["--data.max_eval_samples", "71"]
+    still += ["--data.max_eval_samples", "37"]
     lmctr_process("train", recipe_file, "--output_dir", tmp_path / "one", *still)
     config = find_resource("recipes", "accelerate/cpu2")
     launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config))
@@ -366,7 +366,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     assert one["steps"] == two["steps"] == 24
     for part in ("validation", "test"):
         left, right = one["split metrics"][part], two["split metrics"][part]
-        assert right["num_samples"] == 71
+        assert right["num_samples"] == 37
         for key in left:
             assert right[key] == pytest.approx(left[key], abs=2e-3)
         scores = [
