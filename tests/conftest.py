@@ -15,6 +15,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test needs the Hub's servers, and where none answer, each attempt waits for half a minute. Read when huggingface_hub is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Where no bytecode is kept, each worker rewrites all tests and each process that they start compiles the package: a second, some hundred times.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # What tests write need not outlive the machine: a run syncs some seventy files, for milliseconds each. A wrong handle is an error still.
 os.fsync = lambda handle: os.fstat(handle) and None
 
@@ -80,8 +84,8 @@ def _remember():
     if packages is not None:  # at each step
         packages._is_package_available = functools.cache(packages._is_package_available)
     sequences = sys.modules.get("lmctr.runs.inputs.sequence")
-    if sequences is not None:  # a fourth of the rows whose operations are counted when a training ends
-        sequences._COST_ROWS = 8
+    if sequences is not None:  # a few of the rows whose operations are counted when a training ends
+        sequences._COST_ROWS = 2
     files = sys.modules.get("lmctr.utils.files")
     if files is not None:
         parse = functools.lru_cache(1000)(files.parse_yaml)

@@ -13,4 +13,4 @@ gc.set_threshold(50_000, 10, 10)  # too
 import lmctr.runs.inputs.sequence  # noqa: E402
 import lmctr.utils.frozen  # noqa: E402
 
-lmctr.runs.inputs.sequence._COST_ROWS = 8  # too
+lmctr.runs.inputs.sequence._COST_ROWS = 2  # too
