@@ -4,6 +4,7 @@ import pytest
 import torch
 from sequence_rows import random_batch
 from sequence_tester import CONFIG
+from small_families import SMALL
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 from toy_training import TINY, make_trainer
@@ -65,9 +66,9 @@ def test_compiled_training_has_the_losses_of_eager_and_compiles_few_times(kind, 
 def test_sequence_families_compile_for_all_lengths_of_histories(family):
     """A few times whatever the lengths, loss and gradients as without. ASTRO's blocks are as long as the fullest one: its
     graph is in two parts, and each of them is of any length."""
-    astro = {"sequence_length": 60} if family.model_type == "astro" else {}
+    longer = {"sequence_length": 60} if family.model_type == "astro" else {}
     torch.manual_seed(0)
-    config = getattr(lmctr, f"{family.stem}Config")(**CONFIG, **astro)
+    config = getattr(lmctr, f"{family.stem}Config")(**{**CONFIG, **SMALL[family.model_type], **longer})
     model = getattr(lmctr, f"{family.stem}ForCTR")(config).train()
     for layer in model.modules():
         if isinstance(layer, torch.nn.Dropout):
