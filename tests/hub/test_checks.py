@@ -33,7 +33,7 @@ def edit_json(path, **values):
 def test_a_good_run_passes_every_check(finished_run):
     report = validate_run(finished_run[0])
     text = "\n".join(report.lines)
-    assert "model.safetensors: 30,659 parameters" in text
+    assert "model.safetensors: 20,978 parameters" in text
     assert "AutoModelForCTR loads CTRSinkForCTR, AutoProcessor loads CTRSinkProcessor" in text
     assert "logits of 2 reference rows are the run's own" in text  # the third row is a filler
     assert "test metrics are those of predictions/test.parquet" in text

@@ -83,7 +83,7 @@ def test_data_licence_rule_and_dates_are_told(finished_run):
         "Harper and Konstan 2015",
         "https://arxiv.org/abs/2508.03668",
         "whose embedding carries recency and feedback",
-        "bert (2 layers, 32 wide), trained from scratch",
+        "bert (1 layers, 32 wide), trained from scratch",
         "reads 5 behaviours of a history at most",
     ):
         assert text in card

@@ -50,7 +50,7 @@ def make_model(seed=0, **config):
         "model_type": "bert",
         "vocab_size": 128,
         "hidden_size": 32,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 1,
         "num_attention_heads": 2,
         "intermediate_size": 48,
         "max_position_embeddings": 128,
