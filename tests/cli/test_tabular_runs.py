@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from cli_helpers import error_of, read
+from cli_helpers import TINY, error_of, read
 from transformers import AutoProcessor
 
 import lmctr
@@ -284,7 +284,7 @@ def test_a_log_as_a_table_keeps_its_events_and_baselines(tmp_path, tiny_run):
     recipe = {
         "data": {
             "name": "synthetic",
-            "options": {"num_users": 40, "num_items": 60, "events_per_user": 20, "history_length": 5},
+            "options": {**TINY["data"]["options"], "history_length": 5},
         },
         "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [8]},
         "training": {"stage2_epochs": 1, "use_cpu": True},
