@@ -456,10 +456,11 @@ def is_recipe(name):
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if is_recipe(name)])
 def test_shipped_recipes_are_valid(name, tmp_path):
-    from lmctr.training.arguments import CTRTrainingArguments
+    """All that is checked before data are read."""
+    from lmctr.runs.folder import RunFolder
+    from lmctr.runs.training import Training
 
-    recipe = load_recipe(name)
-    values = {key: value for key, value in recipe.training.items() if key not in ("bf16", "fp16", "use_cpu")}
-    args = CTRTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
+    recipe = load_recipe(name, [("training.use_cpu", "true"), ("training.bf16", "false")])
+    args = Training(recipe, RunFolder(tmp_path), False, False, "").args
     if recipe.model.get("sink_kind") == "none":
         assert args.stage1_epochs == 0
