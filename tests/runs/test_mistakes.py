@@ -44,7 +44,7 @@ def no_data(monkeypatch):
         (TEXT, {"training.lora": {"r": 0}}, "training.lora.r is 0, accepted: a whole number from 1"),
         (TEXT, {"model.backbone.num_attention_heads": 5}, "model.backbone.num_attention_heads is 5, accepted: a divisor of"),
         (TEXT, {"model.backbone.hidden_sise": 5}, "unknown key 'hidden_sise' in model.backbone; did you mean 'hidden_size'"),
-        (TABLE, {"model.family": "autoint", "model.num_attention_heads": 7}, "model.num_attention_heads is 7, accepted: a divisor"),
+        (TABLE, {"model.family": "autoint", "model.num_attention_heads": 7}, "accepted: a multiple of num_attention_heads=7"),
         (TABLE, {"training.learning_rte": 1}, "did you mean 'learning_rate'"),
         (TABLE, {"learning_rate": 1}, "learning_rate"),
         (TABLE, {"": 1}, "overrides: '': an empty key; give a group and a key, such as training.seed"),
