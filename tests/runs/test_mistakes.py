@@ -40,6 +40,8 @@ def no_data(monkeypatch):
         (TABLE, {"training.learning_rate": -1.0}, "learning_rate must be a number above 0, such as 1e-3, got -1.0; 0 leaves these weights as they are"),
         (TABLE, {"training.report_to": "neptune"}, "report_to names neptune, which is not installed; pip install neptune"),
         (TABLE, {"training.lora": {"r": 8}}, "training.lora adapts a language model, and deepfm has none"),
+        (TABLE, {"data.seed": -1}, "data.seed is -1, accepted: a whole number from 0"),
+        (TEXT, {"model.tokenizer.vocab_size": -1}, "model.tokenizer.vocab_size is -1, accepted: a whole number from 1"),
         (TEXT, {"training.lora": {"rank": 8}}, "unknown key 'rank' in training.lora"),
         (TEXT, {"training.lora": {"r": 0}}, "training.lora.r is 0, accepted: a whole number from 1"),
         (TEXT, {"model.backbone.num_attention_heads": 5}, "model.backbone.num_attention_heads is 5, accepted: a divisor of"),
