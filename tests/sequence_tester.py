@@ -56,6 +56,12 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
         torch.testing.assert_close(found, torch.tensor(expected), atol=2e-6, rtol=1e-5)
         return model, batch
 
+    @pytest.mark.parametrize("name", ["history_items", "candidate_items"])
+    def test_items_that_are_missing(self, name):
+        model = self.make_model()
+        with pytest.raises(ValueError, match=f"{name} is missing"):
+            model(**self.make_batch(model.config) | {name: None})
+
     def test_sumi_rows_equal_single_rows(self):
         """A candidate's logit equals that of its own row: the row's start, the history cut at the candidate's dependence."""
         for seed in range(6):

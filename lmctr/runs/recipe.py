@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from lmctr.models.common.configuration import NeverAccepted, own_keys
 from lmctr.models.families import DEFAULT_FAMILY, families
 from lmctr.runs.find import GROUPS, RecipeError, find_recipe
 from lmctr.runs.inputs import config_class, input_class
@@ -186,15 +187,14 @@ def load_recipe(
     )
     for key, says in kind.check_recipe(data, model):
         raise RecipeError(f"{where(key)}: {says}")
-    width, heads = model.get("hidden_size"), model.get("num_attention_heads")
-    if width and heads and width % heads:  # the other values depend on data, which are read later
-        try:
-            config_class(family)(hidden_size=width, num_attention_heads=heads)
-        except ValueError as error:
-            raise RecipeError(
-                f"{where('model.num_attention_heads')}: model.num_attention_heads is {heads}, accepted: a divisor of model.hidden_size, "
-                f"which is {width}"
-            ) from error
+    config = config_class(family)
+    try:
+        config(**{key: model[key] for key in own_keys(config) if key in model})
+    except NeverAccepted as error:
+        key = f"model.{error.key}"
+        raise RecipeError(f"{where(key)}: {key} is {show(error.value)}, accepted: {error.accepted}") from error
+    except ValueError:
+        pass  # what depends on data is told when they are read
     given = groups["training"]
     checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}

@@ -41,7 +41,7 @@ from lmctr.runs.verdict import difference_test, verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
-from lmctr.training.checks import check_tables
+from lmctr.training.checks import check_metric_name, check_tables
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
@@ -57,7 +57,7 @@ from lmctr.utils.tables import write_csv
 _REFERENCE_ROWS = 8
 _HELD = "interrupted: the step (at the end of an epoch: the measurement) is ended to save a checkpoint; a second Ctrl-C ends at once"
 CHOSEN, FIRST = "chosen.json", "first"  # with training.refit: what was chosen on validation, and the processor of then
-_WITHOUT_EVALUATION = {"eval_strategy": "no"} | dict.fromkeys(
+_WITHOUT_EVALUATION = {"eval_strategy": "no", "eval_on_start": False} | dict.fromkeys(
     ("early_stopping_patience", "effective_rank_samples", "rolling_origin")
 )
 
@@ -235,6 +235,7 @@ class Training:
             raise ValueError(
                 f"training.calibration is {self.args.calibration!r}, accepted: 'none'; logits of impressions rank their ads, and are no log-odds"
             )
+        check_metric_name(self.args.metric_for_best_model, self.view.ranks)
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, ClassVar
 
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import DynamoBackend, parse_flag_from_env
 from transformers import TrainerCallback, TrainingArguments
-from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.evaluation.evaluator import LOWER_IS_BETTER
-from lmctr.training.optim import EMBEDDING_OPTIMIZERS
+from lmctr.training.optim import EMBEDDING_OPTIMIZERS, try_optimizer
 from lmctr.utils.lazy import load_target
 
 _TRACKERS = [
@@ -45,10 +45,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 """Arguments of `TrainingArguments` that would have no effect, with the value that they keep, and why."""
 _LAUNCHED = "ACCELERATE_MIXED_PRECISION"
+_SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+_FROM_0 = dict.fromkeys(
+    ("warmup_steps", "weight_decay", "adam_epsilon", "embedding_learning_rate", "new_modules_learning_rate"),
+    float("inf"),
+) | dict.fromkeys(("adam_beta1", "adam_beta2"), 1.0)
 _NUMBERS = (
-    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "warmup_steps"),
-    *("learning_rate", "new_modules_learning_rate", "embedding_learning_rate", "ema_decay", "recency_half_life"),
-    *("early_stopping_patience", "effective_rank_samples", "rolling_origin"),
+    *_SIZES,
+    *("learning_rate", "ema_decay", "recency_half_life"),
+    *("early_stopping_patience", "effective_rank_samples", "rolling_origin", "max_steps", "max_grad_norm"),
+    *(*_FROM_0, "eval_accumulation_steps"),
 )
 
 
@@ -247,9 +253,22 @@ class CTRTrainingArguments(TrainingArguments):
         ):
             if not isinstance(value := getattr(self, name), kind | None):
                 raise ValueError(f"{name} must be {what} or None, got {value!r:.80}")
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in (*_SIZES, "eval_accumulation_steps"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name, end in _FROM_0.items():
+            if (value := getattr(self, name)) is not None and not 0.0 <= value < end:
+                raise ValueError(f"{name} must be 0 or more{' and below 1' * (end == 1)}, got {value}")
+        if not self.max_grad_norm >= 0.0:
+            raise ValueError(f"max_grad_norm must be 0 or more, got {self.max_grad_norm}; 0 bounds nothing")
+        for name, end in {"seed": 2**32, "data_seed": None, "dataloader_num_workers": None}.items():
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < (end or value + 1):
+                raise ValueError(
+                    f"{name} must be a whole number from 0{f' to {end - 1}' if end else ''}, got {value!r}"
+                )
+        if self.max_steps == 0:
+            raise ValueError("max_steps must be at least 1, got 0; -1 for all steps of the epochs")
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(
                 f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}; 0 leaves these weights as they are"
@@ -283,6 +302,8 @@ class CTRTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be at least 1, got {value}")
             if value is not None and self.eval_strategy == "no":
                 raise ValueError(f"{name} needs evaluations: set eval_strategy to 'epoch' or 'steps'")
+        if self.eval_on_start and self.eval_strategy == "no":
+            raise ValueError("eval_on_start needs evaluations: set eval_strategy to 'epoch' or 'steps'")
         if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
             raise ValueError(
                 f"ema_decay must lie between 0 and 1, such as 0.999, got {self.ema_decay}; None for no average"
@@ -338,6 +359,7 @@ class CTRTrainingArguments(TrainingArguments):
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith(LOWER_IS_BETTER)
         self.load_callbacks()  # an error in a name comes before the training
+        self.report_to = "none" if self.report_to is None else self.report_to
         super().__post_init__()
         wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not wants_cpu:
@@ -345,8 +367,18 @@ class CTRTrainingArguments(TrainingArguments):
                 f"this is one of {os.environ['WORLD_SIZE']} processes, and there is no accelerator: set use_cpu (training.use_cpu true in a "
                 "recipe), without which each would train for itself"
             )
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError(
+                "fp16 is set, but the training is on the CPU, where it would be float32; leave it out, or set bf16"
+            )
+        compilers = [backend.value.lower() for backend in DynamoBackend]
+        if self.torch_compile and self.torch_compile_backend.lower() not in compilers:
+            raise ValueError(
+                f"torch_compile_backend is {self.torch_compile_backend!r}, accepted: {', '.join(compilers)}"
+            )
         self._check_trackers()
         self._set_plateau_mode()
+        try_optimizer(self)
 
     def _follow_launcher(self) -> None:
         """Compute as the launcher's `mixed_precision` says where the arguments say nothing, and let these say so; a choice (`bf16="auto"`) stands.
@@ -416,23 +448,21 @@ class CTRTrainingArguments(TrainingArguments):
                 f"shard_tables does not work with ema_decay={self.ema_decay}, which averages whole tables; leave one out"
             )
         rate = self.new_modules_learning_rate
-        if rate is not None and not rate >= 0.0:
-            raise ValueError(f"new_modules_learning_rate must be 0 or more, got {rate}")
         if rate is not None and self.embedding_optimizer != "dense":
             raise ValueError(
                 f"new_modules_learning_rate works with embedding_optimizer='dense', got {self.embedding_optimizer!r}; leave one out"
             )
-        if self.embedding_learning_rate is None:
-            return
-        if self.embedding_optimizer == "dense":
+        if self.embedding_learning_rate is not None and self.embedding_optimizer == "dense":
             raise ValueError(
                 "embedding_learning_rate has no effect with embedding_optimizer='dense', which trains the tables with "
                 "learning_rate; leave it out, or choose lazy_adam or rowwise_adagrad"
             )
-        if not self.embedding_learning_rate >= 0.0:
-            raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
 
     def _check_trackers(self) -> None:
+        try:
+            get_reporting_integration_callbacks(self.report_to)
+        except ValueError as error:
+            raise ValueError(f"report_to: {error}") from error
         asked = set(self.report_to) & set(_TRACKERS)
         if missing := asked and asked - set(get_available_reporting_integrations()):  # which looks for each package
             in_extra = missing <= {"tensorboard", "trackio"}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from lmctr.evaluation.evaluator import METRIC_NAMES
 from lmctr.evaluation.ranking_evaluator import RankingSettings
 from lmctr.models.common.base import IGNORED_LABEL, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.samples import sample_values
+
+_OF_GROUPS = ("grouped_auc", "user_auc")
 
 
 def check_labels(
@@ -29,8 +34,9 @@ def check_labels(
         raise ValueError(f"{name} ({len(counted)} samples) has {shown}; AUC needs positives and negatives: {remedy}")
 
 
-def check_best_metric(metric: str | None, eval_dataset: Any) -> None:
-    """Raises `ValueError` for a `metric_for_best_model` that no evaluation of these data, one set or a dict of them, will have."""
+def check_best_metric(metric: str | None, eval_dataset: Any, tasks: Sequence[str] = ()) -> None:
+    """Raises `ValueError` for a `metric_for_best_model` that no evaluation of these data, one set or a dict of them, will have; `tasks` are the
+    names of the model's."""
     if metric is None:
         return
     name, given = metric.removeprefix("eval_"), f"metric_for_best_model={metric!r}"
@@ -43,9 +49,29 @@ def check_best_metric(metric: str | None, eval_dataset: Any) -> None:
             )
         whose = max(of, key=len)
         name, eval_dataset = name.removeprefix(f"{whose}_"), eval_dataset[whose]
-    known = RankingSettings().titles()
-    if getattr(eval_dataset, "ecpm", None) is not None and name not in known:
-        raise ValueError(f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}")
+    if eval_dataset is not None and not hasattr(eval_dataset, "measure"):
+        ranks = getattr(eval_dataset, "ecpm", None) is not None
+        check_metric_name(metric, ranks, sample_values(eval_dataset, "groups") is not None, tasks, name)
+
+
+def check_metric_name(
+    metric: str | None, ranks: bool, groups: bool = True, tasks: Sequence[str] | None = None, name: str | None = None
+) -> None:
+    """Raises `ValueError` for a `metric_for_best_model` that is none of impressions (`ranks`), or of samples with or without groups and of these
+    tasks, None where they are not known yet. `name` is what it is called without the evaluation's prefix."""
+    if metric is None:
+        return
+    name, several = name or metric.removeprefix("eval_"), not ranks and (tasks is None or len(tasks) > 1)
+    known = ["loss", *(one for one in METRIC_NAMES if groups or one not in _OF_GROUPS), "positive_rate"]
+    known = [*RankingSettings().titles()] if ranks else known
+    of_task = (name.removesuffix(f"_{one}") for one in known if name.endswith(f"_{one}"))
+    if name in known or (several and (name == "mean_auc" or any(tasks is None or task in tasks for task in of_task))):
+        return
+    known += ["mean_auc", *(f"{task}_auc" for task in tasks or ("<label>",))] if several else []
+    raise ValueError(
+        f"metric_for_best_model={metric!r} is no metric of {'impressions' if ranks else 'these samples'}; accepted: "
+        f"{', '.join(f'eval_{one}' for one in known)}"
+    )
 
 
 def check_logits(logits: np.ndarray, labels: np.ndarray, args: CTRTrainingArguments) -> None:

@@ -9,6 +9,7 @@ V: rows of a table, D: its width, U: rows that the batch touched.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
+from transformers import TrainingArguments
 
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.table_bank import TableBank
@@ -32,6 +34,7 @@ __all__ = [
     "gradient_norm",
     "split_new_modules",
     "table_parameters",
+    "try_optimizer",
     "use_sparse_gradients",
 ]
 
@@ -216,6 +219,55 @@ class GroupedOptimizer(Optimizer):
         super().__setstate__(state)
         if "parts" in self.__dict__:
             self._link()
+
+
+_TRIED = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adafactor",
+    "sgd",
+    "adagrad",
+    "rmsprop",
+)  # they need no package and no model
+
+
+def try_optimizer(args: TrainingArguments) -> None:
+    """Make the optimiser and the schedule of training arguments once, for a weight of their own.
+
+    Raises:
+        ValueError: values that either refuses, or `optim_args` that the optimiser does not read.
+    """
+    from transformers import Trainer  # what only reads keys does not load it
+    from transformers.optimization import get_scheduler
+
+    if args.optim not in _TRIED:
+        return
+    pairs = [pair for pair in (args.optim_args or "").replace(" ", "").split(",") if pair]
+    given = f"optim_args={args.optim_args!r} of optim={str(getattr(args.optim, 'value', args.optim))!r}"
+    for pair in pairs:
+        one = copy.copy(args)
+        try:
+            found = [Trainer.get_optimizer_cls_and_kwargs(one) for one.optim_args in (pair, None)]
+        except ValueError as error:
+            raise ValueError(f"{given}: {pair!r} is no name=number ({error})") from error
+        if found[0] == found[1]:
+            raise ValueError(
+                f"{given}: {pair!r} is not read by this optimiser, or has an argument of its own; leave it out"
+            )
+    made, options = Trainer.get_optimizer_cls_and_kwargs(args)
+    try:
+        optimizer = made([nn.Parameter(torch.zeros(1))], **options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{given}: {error}") from error
+    steps = args.max_steps if args.max_steps > 0 else 1_000_000
+    values = {"num_warmup_steps": args.get_warmup_steps(steps), "num_training_steps": steps}
+    try:
+        get_scheduler(args.lr_scheduler_type, optimizer, **values, scheduler_specific_kwargs=args.lr_scheduler_kwargs)
+    except (ValueError, TypeError) as error:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ValueError(
+            f"lr_scheduler_kwargs={args.lr_scheduler_kwargs!r} of lr_scheduler_type={kind!r}: {error}"
+        ) from error
 
 
 # ---- gradients ----------------------------------------------------------------------------------------------------

@@ -490,8 +490,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """Tasks to measure, by the columns of (S, T) logits; None for the only one of (S,) logits."""
         if logits.ndim == 1:
             return [None]
-        names = list(plain_model(self.model).config.task_names or [])
+        names = self._task_names()
         return names if len(names) > 1 and logits.shape[1:] == (len(names),) else []
+
+    def _task_names(self) -> list[str]:
+        return list(getattr(getattr(plain_model(self.model), "config", None), "task_names", None) or [])
 
     # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
 
@@ -507,8 +510,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
             for name, dataset in _by_name(self.eval_dataset).items():
                 check_labels(name, sample_values(dataset, "labels"))
-            if self.args.stage2_epochs and self.compute_metrics is None:  # looked for after the first epoch of stage 2
-                check_best_metric(self.args.metric_for_best_model, self.eval_dataset)
+            measures = self.compute_metrics is None and type(self).evaluate is CTRTrainer.evaluate  # and nobody else
+            if self.args.stage2_epochs and measures:  # looked for after the first epoch of stage 2
+                check_best_metric(self.args.metric_for_best_model, self.eval_dataset, self._task_names())
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -522,9 +526,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
                         "gradient_accumulation_steps x processes"
                     )
         self._row_gradients = RowGradients() if can_hold_rows(self.args) else None
+        on_start = self.args.eval_on_start
+        self.args.eval_on_start = on_start and not resume_from_checkpoint  # once: patience counts evaluations
         try:
             output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            self.args.eval_on_start = on_start
             if self._row_gradients is not None:
                 self._row_gradients.release()
             loader = self.callback_handler.train_dataloader

@@ -447,6 +447,25 @@ def test_training_keys_by_other_names(write):
             load_recipe(write(MINIMAL), [(f"training.{key}", "3")])
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value", "accepted"),
+    [
+        ("din/synthetic", "dropout", "2.5", r"2.5 .*, accepted: a number in \[0, 1\)"),
+        ("retrieval_mlp/cascade", "loss", "x", "'x' .*, accepted: one of arf, bce, pairwise, list"),
+        ("fat/synthetic", "num_bases", "0", "0 .*, accepted: a whole number of at least 1"),
+        ("fat/synthetic", "hidden_size", "30", "30 .*, accepted: a multiple of num_attention_heads=4"),
+        ("ctr_sink/quickstart", "num_sink_buckets", "0", "0 .*, accepted: a whole number of at least 1"),
+    ],
+)
+def test_values_of_the_model_are_checked_before_data_are_read(name, key, value, accepted):
+    with pytest.raises(RecipeError, match=f"the command line: model.{key} is {accepted}"):
+        load_recipe(name, [(f"model.{key}", value)])
+
+
+def test_what_depends_on_data_waits_for_them():
+    assert load_recipe("deepfm/synthetic", [("model.embedding_dim", "[4, 8]")]).model["embedding_dim"] == [4, 8]
+
+
 def is_recipe(name):
     """Not a launcher's configuration, and not a grid or ladder of recipes (test_grid.py and test_scaling_ladder.py check those)."""
     if name.startswith(("accelerate/", "scaling/")):
@@ -456,10 +475,11 @@ def is_recipe(name):
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if is_recipe(name)])
 def test_shipped_recipes_are_valid(name, tmp_path):
-    from lmctr.training.arguments import CTRTrainingArguments
+    """All that is checked before data are read."""
+    from lmctr.runs.folder import RunFolder
+    from lmctr.runs.training import Training
 
-    recipe = load_recipe(name)
-    values = {key: value for key, value in recipe.training.items() if key not in ("bf16", "fp16", "use_cpu")}
-    args = CTRTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
+    recipe = load_recipe(name, [("training.use_cpu", "true"), ("training.bf16", "false")])
+    args = Training(recipe, RunFolder(tmp_path), False, False, "").args
     if recipe.model.get("sink_kind") == "none":
         assert args.stage1_epochs == 0

@@ -122,6 +122,18 @@ def test_the_last_weights_are_of_the_last_step(tmp_path):
     assert again.metrics["steps"] == again.metrics["planned_steps"]
 
 
+def test_an_evaluation_at_the_start_is_none_of_the_second_training(tmp_path):
+    found = train(tmp_path / "run", TABLE, training__refit=True, training__eval_on_start=True, training__epochs=1)
+    assert [entry["step"] for entry in found.metrics["evaluations"]] == [0, 13]
+    assert "test" in found.metrics["before_refit"]
+
+
+def test_the_metric_that_decides_is_known_before_data_are_read(tmp_path):
+    keys = {"training__metric_for_best_model": "eval_logloss", "data__path": "nowhere"}
+    with pytest.raises(ValueError, match=r"'eval_logloss' is no metric of these samples; .*eval_log_loss"):
+        train(tmp_path / "run", TABLE, **keys)
+
+
 def test_a_training_that_ends_in_stage_1_says_so(tmp_path, capsys):
     keys = {"training__stage1_epochs": 1, "training__stage2_epochs": 1}
     told = "max_steps=7 ends in stage 1, whose 1 epochs (stage1_epochs) are 7 steps"

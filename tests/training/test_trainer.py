@@ -334,6 +334,23 @@ def test_argument_defaults(tmp_path):
         ({"fp16_full_eval": True}, "set fp16 instead"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy"),
         ({"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 10}, "must be equal"),
+        ({"max_steps": 0}, "max_steps must be at least 1, got 0; -1 for all steps"),
+        ({"eval_accumulation_steps": 0}, "eval_accumulation_steps must be at least 1, got 0"),
+        ({"eval_on_start": True, "eval_strategy": "no"}, "eval_on_start needs evaluations"),
+        ({"fp16": True}, "fp16 is set, but the training is on the CPU, where it would be float32"),
+        ({"weight_decay": -0.1}, "weight_decay must be 0 or more, got -0.1"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be 0 or more and below 1, got 1.0"),
+        ({"warmup_steps": float("nan")}, "warmup_steps must be 0 or more, got nan"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm must be 0 or more, got nan"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1"),
+        ({"dataloader_num_workers": -1}, "dataloader_num_workers must be a whole number from 0, got -1"),
+        ({"report_to": "x"}, "report_to: x is not supported"),
+        ({"torch_compile_backend": "x"}, "torch_compile_backend is 'x', accepted: .*inductor"),
+        ({"optim": "adagrad", "optim_args": "epsilon=1e-8"}, "optim='adagrad': 'epsilon=1e-8' is not read by this"),
+        ({"optim": "sgd", "optim_args": "momentum"}, "optim='sgd': 'momentum' is no name=number"),
+        ({"optim": "adagrad", "optim_args": "eps=-1"}, "optim_args='eps=-1' of optim='adagrad': Invalid epsilon"),
+        ({"lr_scheduler_kwargs": {"x": 1}}, "of lr_scheduler_type='cosine': .* unexpected keyword argument 'x'"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "of lr_scheduler_type='cosine_with_min_lr': One of min_lr"),
         (
             {"save_strategy": "no"},
             "save_strategy='no' is not accepted beside eval_strategy='epoch'.*set load_best_model_at_end to false",
@@ -628,12 +645,60 @@ def test_the_best_of_several_evaluation_sets_says_whose(tmp_path, monkeypatch):
     assert trainer.evaluate("new")["eval_auc"] == trainer.evaluate(trainer.eval_dataset["new"])["eval_auc"]
     trainer.args.metric_for_best_model = "eval_new_auc"
     trainer.train()
-    assert looked_at == [("eval_auc", trainer.eval_dataset), ("eval_new_auc", trainer.eval_dataset)]
+    assert looked_at == [("eval_auc", trainer.eval_dataset, []), ("eval_new_auc", trainer.eval_dataset, [])]
     assert trainer.state.best_metric == max(
         entry["eval_new_auc"]
         for entry in trainer.state.log_history
         if entry.get("epoch", 0) > 1 and "eval_new_auc" in entry
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "tasks", "said"),
+    [
+        (
+            "eval_logloss",
+            [],
+            "eval_logloss' is no metric of these samples; accepted: eval_loss, eval_auc, eval_log_loss",
+        ),
+        ("eval_sale_auc", [], "eval_sale_auc' is no metric of these samples"),
+        ("mean_auc", [], "mean_auc' is no metric of these samples"),
+        ("eval_sale_auc", ["click", "sale"], None),
+        ("eval_mean_auc", ["click", "sale"], None),
+        (
+            "eval_buy_auc",
+            ["click", "sale"],
+            "eval_buy_auc' is no metric of .*, eval_mean_auc, eval_click_auc, eval_sale",
+        ),
+        ("eval_grouped_auc", [], None),
+    ],
+)
+def test_a_metric_that_no_evaluation_has_is_told_before_the_first_epoch(tmp_path, metric, tasks, said):
+    trainer = make_trainer(tmp_path, metric_for_best_model=metric)
+    trainer.model.config.task_names, trainer.training_step = tasks, lambda *args: 1 / 0
+    with pytest.raises(ValueError if said else ZeroDivisionError, match=said or "division"):
+        trainer.train()
+
+
+def test_no_groups_no_grouped_metric():
+    samples = ToyDataset(33)
+    check_best_metric("user_auc", samples)
+    samples.groups = None
+    with pytest.raises(ValueError, match="metric_for_best_model='user_auc' is no metric of these samples"):
+        check_best_metric("user_auc", samples)
+
+
+def test_an_evaluation_at_the_start_is_made_once(tmp_path):
+    """One more of a run that goes on would count as an evaluation without improvement."""
+    trainer = make_trainer(tmp_path, eval_on_start=True)
+    trainer.train()
+    newest, _ = newest_complete_checkpoint(tmp_path)
+    again = make_trainer(tmp_path, eval_on_start=True)
+    again.train(str(newest))
+    steps = [[entry["step"] for entry in one.state.log_history if "eval_auc" in entry] for one in (trainer, again)]
+    assert steps[0] == steps[1]
+    assert steps[0][0] == 0
+    assert again.args.eval_on_start
 
 
 def test_several_values_may_be_processed_for_ones_own_metrics(tmp_path):

@@ -27,6 +27,17 @@ _BASE_KEYS = frozenset(
 )  # fmt: skip
 
 
+class NeverAccepted(ValueError):
+    """A value of a configuration that is refused whatever the data are."""
+
+    def __init__(self, config: str, key: str, value: Any, accepted: str) -> None:
+        super().__init__(config, key, value, accepted)
+        self.config, self.key, self.value, self.accepted = config, key, value, accepted
+
+    def __str__(self) -> str:
+        return f"{self.config}: {self.key}={self.value!r} is not accepted; use {self.accepted}"
+
+
 def own_keys(config: PreTrainedConfig) -> list[str]:
     """The keys that a configuration has beside those of transformers' own class."""
     base = {field.name for field in fields(PreTrainedConfig)}
@@ -176,18 +187,18 @@ class CTRConfig(PreTrainedConfig):
 
     def _require_whole(self, *keys: str, least: int = 1) -> None:
         for key in keys:
-            self._require(getattr(self, key) >= least, key, f"a whole number of at least {least}")
+            self._require(getattr(self, key) >= least, key, f"a whole number of at least {least}", alone=True)
 
     def _require_above_zero(self, *keys: str) -> None:
         for key in keys:
-            self._require(getattr(self, key) > 0, key, "a number above 0")
+            self._require(getattr(self, key) > 0, key, "a number above 0", alone=True)
 
     def _require_share(self, *keys: str) -> None:
         for key in keys:
-            self._require(0.0 <= getattr(self, key) < 1.0, key, "a number in [0, 1)")
+            self._require(0.0 <= getattr(self, key) < 1.0, key, "a number in [0, 1)", alone=True)
 
     def _require_choice(self, key: str, accepted: Iterable[str]) -> None:
-        self._require(getattr(self, key) in accepted, key, f"one of {', '.join(accepted)}")
+        self._require(getattr(self, key) in accepted, key, f"one of {', '.join(accepted)}", alone=True)
 
     def _require_activation(self, key: str = "hidden_act") -> None:
         self._require_choice(key, sorted(ACT2FN))
@@ -195,7 +206,8 @@ class CTRConfig(PreTrainedConfig):
     def _require_whole_heads(self) -> None:
         self._require_whole("num_attention_heads", "hidden_size")
         heads = self.num_attention_heads
-        self._require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of num_attention_heads={heads}")
+        fits = self.hidden_size % heads == 0
+        self._require(fits, "hidden_size", f"a multiple of num_attention_heads={heads}", alone=True)
 
     def _require_widths(self, *keys: str, may_be_empty: bool = False, empty: str = "nothing") -> None:
         """Lists of widths of layers."""
@@ -203,7 +215,7 @@ class CTRConfig(PreTrainedConfig):
         for key in keys:
             widths = getattr(self, key)
             fits = all(width >= 1 for width in widths)
-            self._require(fits and (may_be_empty or bool(widths)), key, accepted)
+            self._require(fits and (may_be_empty or bool(widths)), key, accepted, alone=True)
 
     def _require_vocabularies(self, *keys: str) -> None:
         """Lists of sizes of vocabularies."""
@@ -238,9 +250,11 @@ class CTRConfig(PreTrainedConfig):
         unread = sorted(set(range(num_fields, num_tables)) - set(tables))
         self._require(not unread, key, f"a list in which every own vocabulary occurs; {unread} do not")
 
-    def _require(self, condition: bool, key: str, accepted: str) -> None:
+    def _require(self, condition: bool, key: str, accepted: str, alone: bool = False) -> None:
+        """alone: what is accepted does not depend on data."""
         if not condition:
-            raise ValueError(f"{type(self).__name__}: {key}={getattr(self, key)!r} is not accepted; use {accepted}")
+            error = NeverAccepted(type(self).__name__, key, getattr(self, key), accepted)
+            raise error if alone else ValueError(str(error))
 
 
 class SequenceCTRConfig(CTRConfig):

@@ -102,6 +102,9 @@ def sequence_inputs(
         ValueError: a wrong shape, an id out of range, padding in front of an event, times that fall, a missing or unexpected input.
             On accelerators the values (not the shapes) are checked by an assertion on the device.
     """
+    for name, ids in {"history_items": history_items, "candidate_items": candidate_items}.items():
+        if ids is None:
+            raise ValueError(f"{name} is missing: give item ids")
     if history_items.dim() != 2:
         raise ValueError(f"history_items: expected shape (B, N), got {tuple(history_items.shape)}")
     if candidate_items.dim() not in (1, 2) or candidate_items.shape[0] != history_items.shape[0]:

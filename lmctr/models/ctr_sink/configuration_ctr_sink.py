@@ -168,7 +168,8 @@ class CTRSinkConfig(CTRConfig):
             the sink bias works in the lower half only.
         items_ahead (`str`, *optional*): with `layout="split"`, how training reads texts. `None`: each text in each batch. `"frozen"`: the
             lower half stays as it is, and each text passes it once, without dropout; what it gave is kept in memory. `"epoch"`: so do
-            the texts of histories, anew in each epoch, while the target's text is read and trains the lower half.
+            the texts of histories, anew in each epoch, while the target's text is read and trains the lower half; each process of a launch
+            keeps its own, by the weights of when it first met the text, so that here results depend on the number of processes.
         field_norm (`bool`, defaults to `False`): with `layout="split"` and a decoder, its final norm follows the lower half too, as in
             the authors' code, before the mean over a text is taken. In pretrained decoders the first token of a text has a state a
             hundred times as large as the others; without the norm the vectors of all texts are nearly the same.

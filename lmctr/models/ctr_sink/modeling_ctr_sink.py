@@ -188,6 +188,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 f"sink_buckets: {sink_buckets.shape[-1]} signals per position, but the model's sink_signal is "
                 f"{self.config.sink_signal!r}; use the processor saved with this checkpoint"
             )
+        if sink_buckets.is_floating_point():
+            raise ValueError(f"sink_buckets: {sink_buckets.dtype} is not accepted; use int64")
         is_sink = sink_buckets[..., 0] >= 0
         if torch.compiler.is_exporting():
             # An exported graph cannot raise; it makes room for the batch's own number of sinks.
@@ -324,6 +326,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             if name not in self._options:
                 raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
         self.check_attention()
+        if input_ids is not None:
+            check_tokens(input_ids, attention_mask=attention_mask, target_mask=target_mask)
         for name in ("output_hidden_states", "output_attentions"):
             if kwargs.get(name) is None and getattr(self.config, name):
                 kwargs[name] = True
@@ -361,6 +365,20 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
         )
+
+
+def check_tokens(input_ids: torch.Tensor, **others: torch.Tensor | None) -> None:
+    """Raises `ValueError` for ids that are no (B, N) whole numbers, and for what goes by these tokens and has another shape: it might be broadcast.
+    A float mask (B, 1, N, P + N) goes as it is."""
+    if input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"input_ids: expected int64 of shape (B, N), got {input_ids.dtype} of shape {tuple(input_ids.shape)}"
+        )
+    for name, values in others.items():
+        if values is not None and values.dim() != 4 and values.shape != input_ids.shape:
+            raise ValueError(
+                f"{name}: shape {tuple(values.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
+            )
 
 
 def pooled_tokens(
@@ -546,10 +564,6 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         rows = input_ids if input_ids is not None else field_vectors
         if rows is not None:
             check_statistics(statistics, self.config, rows.shape[0])
-        tokens = None
-        if self.config.layout == "single" and input_ids is not None:
-            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            tokens = pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -561,11 +575,11 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             pooling=pooling,
             **kwargs,
         )
-        read = (
-            (outputs, pooling)
-            if isinstance(outputs, (SplitOutput, FieldsOutput))
-            else (outputs.last_hidden_state, tokens)
-        )
+        if isinstance(outputs, (SplitOutput, FieldsOutput)):
+            read = outputs, pooling
+        else:
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            read = outputs.last_hidden_state, pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
         logits, loss = self.head(*read, statistics).float(), None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)

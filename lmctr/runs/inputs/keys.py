@@ -28,7 +28,7 @@ class DataKeys(Values):
         [0.8, 0.1, 0.1], description="Shares of training, validation and test, which add up to 1."
     )
     seed: int = Field(
-        0, description="Of the split and of drawn samples; runs of other training seeds see the same samples."
+        0, ge=0, description="Of the split and of drawn samples; runs of other training seeds see the same samples."
     )
     max_train_samples: int | None = Field(
         None,
@@ -78,7 +78,7 @@ class TokenizerKeys(Values):
     """A tokenizer that is trained on the training part's texts."""
 
     type: Literal["wordpiece", "bpe"] = Field(description="How words are cut.")
-    vocab_size: int = Field(8192, description="Tokens at most.")
+    vocab_size: int = Field(8192, ge=1, description="Tokens at most.")
     lowercase: bool = Field(True, description="Whether texts are made lower case.")
     min_frequency: int = Field(1, description="Tokens that are seen less often are left out.")
 

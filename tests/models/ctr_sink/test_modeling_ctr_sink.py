@@ -236,3 +236,26 @@ def test_a_backbone_in_another_precision(tmp_path):
         assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}, given
     with pytest.raises(ValueError, match=r"dtype='half-ish' is not accepted; use a torch.dtype or its name"):
         CTRSinkForCTR.from_backbone(str(tmp_path), dtype="half-ish")
+
+
+@pytest.mark.parametrize("backbone", ["bert", "qwen2"])
+@pytest.mark.parametrize("cut", [slice(0, 1), slice(0, 2)])
+def test_masks_of_another_shape_are_not_broadcast(backbone, cut):
+    model = model_of(backbone)
+    batch = batch_of(model.config)
+    for name in ("attention_mask", "target_mask"):
+        for other in (batch[name][cut], batch[name][:, cut], batch[name][0]):
+            with pytest.raises(ValueError, match=rf"{name}: shape \(.*\) does not fit input_ids of shape \(3, 13\)"):
+                score(model, batch | {name: other})
+
+
+def test_ids_and_buckets_are_whole_numbers():
+    model = model_of("bert")
+    batch = batch_of(model.config)
+    for name in ("input_ids", "sink_buckets"):
+        with pytest.raises(ValueError, match=f"{name}: .*torch.float32"):
+            score(model, batch | {name: batch[name].float()})
+    with pytest.raises(
+        ValueError, match=r"input_ids: expected int64 of shape \(B, N\), got torch.int64 of shape \(13,\)"
+    ):
+        score(model, {"input_ids": batch["input_ids"][0]})
