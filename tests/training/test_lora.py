@@ -71,7 +71,10 @@ def test_adapters_that_were_loaded_to_score_with_are_not_trained(tmp_path):
 
 def test_the_best_of_adapters_of_transformers_cannot_be_loaded(tmp_path):
     model = make_model()
-    model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
+    try:
+        model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
+    except ValueError as error:  # 5.24 asks for PEFT 0.22
+        pytest.skip(str(error))
     with pytest.raises(
         ValueError, match=r"model: it has adapters of model.add_adapter, .* load_best_model_at_end=False"
     ):
