@@ -73,7 +73,9 @@ def test_the_best_of_adapters_of_transformers_cannot_be_loaded(tmp_path):
     model = make_model()
     try:
         model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
-    except ValueError as error:  # 5.24 asks for PEFT 0.22
+    except ValueError as error:
+        if "version of PEFT" not in str(error):  # 5.24 asks for 0.22
+            raise
         pytest.skip(str(error))
     with pytest.raises(
         ValueError, match=r"model: it has adapters of model.add_adapter, .* load_best_model_at_end=False"
