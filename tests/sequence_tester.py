@@ -62,6 +62,12 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
         with pytest.raises(ValueError, match=f"{name} is missing"):
             model(**self.make_batch(model.config) | {name: None})
 
+    def test_small_integers(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        small = {name: values.to(torch.uint8) for name, values in batch.items() if name.endswith("features")}
+        assert torch.equal(self.logits(model, batch | small), self.logits(model, batch))
+
     def test_sumi_rows_equal_single_rows(self):
         """A candidate's logit equals that of its own row: the row's start, the history cut at the candidate's dependence."""
         for seed in range(6):

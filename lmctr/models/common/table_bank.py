@@ -115,6 +115,8 @@ class TableBank(nn.Embedding):
         return self.weight[rows.start : rows.stop]
 
     def _look_up(self, rows: torch.Tensor, padding: int | None) -> torch.Tensor:
+        if rows.dtype not in (torch.int64, torch.int32):
+            rows = rows.int()
         if self.mesh is None:
             return F.embedding(rows, self.weight, padding_idx=padding, sparse=self.sparse or self.row_gradients)
         wanted, places = rows.unique(return_inverse=True)
