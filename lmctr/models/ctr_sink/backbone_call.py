@@ -66,6 +66,11 @@ def hook_sink_bias(model: nn.Module, add_to_mask: Callable) -> None:
         module.register_forward_pre_hook(add_to_mask, with_kwargs=True)
 
 
+def cache_keyword(function: Callable) -> str:
+    """What a function of transformers calls a cache: `past_key_values` before 5.24, which 5.40 will not take."""
+    return "cache" if "cache" in inspect.signature(function).parameters else "past_key_values"
+
+
 def call_backbone(
     language_model: PreTrainedModel, spec: BackboneSpec | None, sinks: SinkContext | None, **kwargs: Any
 ) -> BaseModelOutput:

@@ -26,7 +26,7 @@ from lmctr.models.common.outputs import CTROutput, or_tuple
 from lmctr.models.common.products import use_products
 
 from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
-from .backbone_call import call_backbone, hook_sink_bias
+from .backbone_call import cache_keyword, call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
@@ -104,7 +104,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
         self.supports_gradient_checkpointing = self.language_model.supports_gradient_checkpointing
-        named = set(inspect.signature(type(self.language_model).forward).parameters)
+        forward = type(self.language_model).forward
+        self._cache, named = cache_keyword(forward), set(inspect.signature(forward).parameters)
         self._options = frozenset(named | set(TransformersKwargs.__annotations__) | {"past_key_values", "use_cache"})
         use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
@@ -320,7 +321,9 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             raise ValueError(
                 f"inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets{_NO_PROMPTS}"
             )
-        if kwargs.get("past_key_values") is not None and position_ids is None:
+        if (past := kwargs.pop("past_key_values", None)) is not None:
+            kwargs[self._cache] = past
+        if kwargs.get(self._cache) is not None and position_ids is None:
             raise ValueError(f"past_key_values needs position_ids and a mask of all positions; give them{_NO_PROMPTS}")
         for name in kwargs:  # backbones leave out silently what they do not know
             if name not in self._options:

@@ -33,11 +33,12 @@ from transformers.modeling_outputs import BaseModelOutput
 from lmctr.models.common.base import evaluation_mode, weights_version, without_values
 
 from .backbone import first_position
-from .backbone_call import readable
+from .backbone_call import cache_keyword, readable
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
 from .head import LayoutHead, projection
 
+_CACHE = cache_keyword(create_causal_mask)
 _CHUNK = 512  # fields that are encoded for a store at once
 _GAP = "field_ids: the elements of each row must be numbered 0, 1, ... without a gap; padding is -1"
 _SHARED = "field_ids: a sink shares its element with other tokens; a sink is an element of its own"
@@ -158,7 +159,7 @@ def run_layers(
     types = (getattr(config, "layer_types", None) or ["full_attention"] * len(layers))[first:stop]
     if spec.is_causal:
         hidden = inputs_embeds
-        common = {"inputs_embeds": hidden, "attention_mask": attention_mask, "past_key_values": None}
+        common = {"inputs_embeds": hidden, "attention_mask": attention_mask, _CACHE: None}
         masks = {"full_attention": create_causal_mask(config, position_ids=position_ids, **common)}
         if "sliding_attention" in types:
             masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)

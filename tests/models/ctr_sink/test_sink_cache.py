@@ -6,6 +6,7 @@ from tiny_models import rows, sink_config
 from transformers import DynamicCache
 
 from lmctr import CTRSinkModel
+from lmctr.models.ctr_sink.backbone_call import cache_keyword
 from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 
@@ -67,3 +68,8 @@ def test_one_row_only():
     model = CTRSinkModel(sink_config("qwen2")).eval()
     with pytest.raises(ValueError, match="sink_cache: 2 rows"):
         model(torch.full((2, 3), 5), sink_buckets=torch.zeros(2, 3, dtype=torch.int64), sink_cache=SinkCache())
+
+
+def test_the_cache_goes_by_the_name_that_the_backbone_has():
+    assert cache_keyword(lambda inputs_embeds, cache=None: None) == "cache"
+    assert cache_keyword(lambda inputs_embeds, past_key_values=None: None) == "past_key_values"
