@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit
 
 from lmctr.models.families import family_of
-from lmctr.runs.answers.served import Scored, ServedModel
+from lmctr.runs.answers.served import Scored, ServedModel, unknown_share
 from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
 from lmctr.utils.suggest import errors_of
@@ -125,7 +125,8 @@ def _ranking(scored: Scored, order: np.ndarray, names: Mapping[str, str]) -> str
         own = [f"{value:.2%}" if is_chance else f"{value:.4f}" for value in values[place]]
         words = own[0] if len(own) == 1 else ", ".join(f"{task} {value}" for task, value in zip(served.tasks, own))
         rows.append((f"{rank}. {_label(entries[place], place, names)}", float(values[place, 0]), words))
-    says = [f"{scored.unknown / scored.values:.0%} of the values are unknown to the model."] if scored.unknown else []
+    unknown = unknown_share(scored.counts)
+    says = [f"{unknown:.0%} of the values are unknown to the model."] if unknown else []
     says += [f"The first {_SHOWN} of {len(order):,}."] if len(order) > _SHOWN else []
     return bars("Candidates by probability" if is_chance else "Ads by score", rows, " ".join(says))
 
