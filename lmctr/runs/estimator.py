@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from lmctr.data.in_memory import arrow_table
@@ -25,6 +24,9 @@ from lmctr.runs.recipe import load_recipe
 from lmctr.runs.run import Run, load
 from lmctr.runs.training import train
 from lmctr.utils.integrity import MANIFEST, read_sealed
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags  # of 1.6 on
 
 _SETTINGS = {"data.fractions": [0.85, 0.1, 0.05], "data.baselines": False, "training.refit": True}
 _SEEDS = 1000  # that are tried

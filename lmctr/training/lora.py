@@ -207,7 +207,7 @@ def save_base_config(model: PeftModel, folder: str | Path, from_run: str | None)
     base = model.get_base_model()
     adapted = [name for name, module in base.named_modules() if isinstance(module, BaseTunerLayer)]
     values = base.config.to_diff_dict()
-    named = place_name(base.name_or_path) or values["text_config"]["_name_or_path"] or _RANDOM
+    named = place_name(base.name_or_path) or place_name(base.config.text_config.name_or_path) or _RANDOM
     told = {_BASE: f"the model of the run {named_place(from_run)}" if from_run else named}
     write_json(Path(folder) / CONFIG_FILE, values | told | {_WEIGHTS: _sample(base, adapted[-1])})
 
