@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from lmctr.data.features.unknown import num_present
 from lmctr.runs.answers.engine import Engine
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -37,7 +38,7 @@ class ServerMetrics:
         """Counts the values of an answer, by their names."""
         self.names |= dict.fromkeys(counts)
         for name, own in counts.items():
-            self.values.labels(name).inc(own["values"] - own.get("missing", 0))
+            self.values.labels(name).inc(num_present(own))
             self.unknown.labels(name).inc(own["unknown"])
 
     def on_batch(self, requests: int, positions: int, seconds: float) -> None:

@@ -384,9 +384,9 @@ class RowDataset(Dataset):
     def __getitem__(self, index: int | slice | Sequence[int]) -> int | np.ndarray | list:
         """An item, or the list of those of a slice or of several places."""
         rows = self.rows[index]
-        if rows.ndim == self.rows.ndim:
-            return [*rows] if rows.ndim == 2 else rows.tolist()
-        return rows if self.rows.ndim == 2 else int(rows)
+        if self.rows.ndim == 1:
+            return rows.tolist()
+        return [*rows] if rows.ndim == 2 else rows
 
     def __getitems__(self, indices: Sequence[int]) -> list:
         """The items of a whole batch; the data loader asks for this in place of one item at a time."""

@@ -21,9 +21,14 @@ FEWEST = 100  # values from which on a share says something
 _DISTINCT = 10  # unknown values that must differ: many rows of one new user are no fault of the data
 
 
+def num_present(counts: Mapping[str, int]) -> int:
+    """How many values were there."""
+    return counts["values"] - counts.get("missing", 0)
+
+
 def share_unknown(counts: Mapping[str, int]) -> float | None:
     """Share of the unknown among the values that were there; None where there was none."""
-    present = counts["values"] - counts.get("missing", 0)
+    present = num_present(counts)
     return counts["unknown"] / present if present else None
 
 
@@ -107,13 +112,13 @@ def check_unknown(
     Raises:
         ValueError: fields above their limit, with their shares and examples.
     """
-    if not hasattr(processor, "usual_unknown"):
-        processor = kept_shares(processor, kept)
+    if (shares := kept_shares(processor, kept)) is not processor:
+        processor = shares
         counts = {name: own for name, own in counts.items() if processor.usual_unknown(name) is not None}
     warnings, errors = [], []
     for name, own in counts.items():
         share, usual = share_unknown(own), processor.usual_unknown(name)
-        if share is None or own["values"] - own.get("missing", 0) < FEWEST:
+        if share is None or num_present(own) < FEWEST:
             continue
         limit, size = processor.unknown_limit(name), processor.num_known(name)
         if limit is None:

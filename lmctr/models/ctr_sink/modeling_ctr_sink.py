@@ -106,7 +106,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         self.supports_gradient_checkpointing = self.language_model.supports_gradient_checkpointing
         forward = type(self.language_model).forward
         self._cache, named = cache_keyword(forward), set(inspect.signature(forward).parameters)
-        self._options = frozenset(named | set(TransformersKwargs.__annotations__) | {"past_key_values", "use_cache"})
+        self._options = frozenset(named | set(TransformersKwargs.__annotations__) | {self._cache, "use_cache"})
         use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from lmctr.data.features.unknown import kept_shares
+from lmctr.data.features.unknown import kept_shares, num_present
 from lmctr.runs.download import open_model
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
@@ -345,7 +345,7 @@ def _finite(scored: Scored) -> Scored | ValueError:
 
 def unknown_share(counts: Mapping[str, Mapping[str, int]]) -> float:
     """Of the values that were there, over all names, the unknown ones."""
-    there = sum(own["values"] - own.get("missing", 0) for own in counts.values())
+    there = sum(map(num_present, counts.values()))
     return sum(own["unknown"] for own in counts.values()) / there if there else 0.0
 
 

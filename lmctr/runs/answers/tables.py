@@ -223,6 +223,8 @@ def with_files(
     Raises:
         ValueError: an object without that column, called `row 1` where it is the first.
     """
+    if not files:  # as of most models, for each of their requests
+        return rows
     columns = processor.input_columns()
     files = [file for file in files if file.by in rows[0] and {*file.columns} & {*columns} - {*names}]
     if not files:
