@@ -24,7 +24,7 @@ from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import is_schema
-from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, kinds_in_json, number_form, stream_file
+from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, are_codes, kinds_in_json, number_form, stream_file
 from lmctr.utils.arrow import is_number
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
@@ -173,8 +173,9 @@ def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | No
         for name in (name for name in texts if kinds[name] != "text"):
             values = rows.table[name].drop_null()
             values = values.filter(pc.invert(pc.is_in(values, missing)))
-            are_codes = name in whole and pc.any(pc.match_substring_regex(values, r"^\s*-?0\d")).as_py()
-            if are_codes or not _all_match(values, number_form(reading.get("decimal") or ".")):
+            if (name in whole and are_codes(values)) or not _all_match(
+                values, number_form(reading.get("decimal") or ".")
+            ):
                 kinds[name] = "text"
             elif name in whole and not _all_match(values, r"^\s*[+-]?\d+\s*$"):
                 kinds[name] = "number"

@@ -534,3 +534,19 @@ def test_ids_that_64_bits_do_not_tell_apart(tmp_path, name):
     floats = {"clicked": clicks()["clicked"], "worth": [1e17 + row * 2.0**40 for row in range(ROWS)]}
     guess = guess_table(write(tmp_path / "f.csv", floats))
     assert [field["type"] for field in guess.schema["fields"]] == ["numeric", "numeric"]
+
+
+def test_whole_numbers_with_zeros_in_front_are_codes(tmp_path):
+    codes = [("07", "7", "0012", "12", "99")[place % 5] for place in range(ROWS)]
+    told = [("01", "00", "NA")[place % 3] for place in range(ROWS)]
+    plain = [(7, 12, 99)[place % 3] for place in range(ROWS)]
+    columns = clicks(zip=codes, gaps=["" if place % 9 == 0 else code for place, code in enumerate(codes)])
+    sample = write(tmp_path / "e.csv", columns | {"told": told, "plain": plain})
+    assert sample.table["zip"].to_pylist() == codes
+    assert sample.table["gaps"].null_count == len([place for place in range(ROWS) if place % 9 == 0])
+    assert sample.reading["na_values"] == ["NA"]
+    guess = guess_table(sample)
+    types = {entry["name"]: entry.get("value_type") for entry in guess.schema["fields"]}
+    assert (types["zip"], types["gaps"], types["told"], types["plain"]) == ("text", "text", "integer", "integer")
+    store = TabularStore.build(load_tabular(tmp_path / "e.csv", **guess.options()))
+    assert len(store.processor.state.vocabularies["zip"]) == 5

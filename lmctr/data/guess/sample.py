@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
-from lmctr.data.tables.reading import MISSING_WORDS, kinds_in_json, stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
 from lmctr.utils.suggest import first_of
 
@@ -200,14 +200,22 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = _with_texts_of_bytes(table)
     no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
     table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
-    if kind == "parquet":
-        table = _with_texts(table, table.select(_beyond_64_bits(table)))
-    elif long := _beyond_64_bits(table):
-        texts = stream_file(path, dict.fromkeys(long, "text"), delimiter=delimiter, names=names, block_size=_BYTES)
-        table = _with_texts(table, next(texts).table)
+    long, missing = _beyond_64_bits(table), set()
+    if kind in ("csv", "tsv"):
+        # as they are written: zeros in front make whole numbers codes, and words that were read as missing are told
+        read = [own.name for own, values in zip(table.schema, table.columns) if _may_be_words(own.type, values)]
+        texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
+        missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word in MISSING_WORDS} - {
+            ""
+        }
+        whole = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
+        long += [name for name in whole if name not in long and _are_codes(texts[name], table[name])]
+        table = _with_texts(table, texts.select(long))
+    elif long:
+        table = _with_texts(table, table.select(long) if kind == "parquet" else _texts(path, long))
     reading = {} if names is None else {"names": [*names]}
     reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
-    decimal, missing, cleaned = ".", set(), {}
+    decimal, cleaned = ".", {}
     for name in table.column_names:
         values = decoded(table[name].combine_chunks())  # of categories of pandas
         if pa.types.is_decimal(values.type):
@@ -223,9 +231,6 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = values
     if kind in ("csv", "tsv"):
-        missing |= _missing_words(
-            path, delimiter, names, [name for name, own in cleaned.items() if is_number(own.type) and own.null_count]
-        )
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
@@ -277,13 +282,25 @@ def _values_as_names(table: pa.Table) -> set[str]:
     }
 
 
-def _missing_words(path: Path, delimiter: str | None, names: Sequence[str] | None, numbers: list[str]) -> set[str]:
-    """Words in columns of numbers that were read as missing ones, such as R's NA."""
-    if not numbers:
-        return set()
-    wanted = dict.fromkeys(numbers, "text")
-    table = next(stream_file(path, wanted, delimiter=delimiter, names=names, block_size=_BYTES)).table
-    return {word for name in numbers for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
+def _texts(path: Path, columns: Sequence[str], **reading: Any) -> pa.Table:
+    """The sample's rows of some columns of a text file as they are written."""
+    if not columns:
+        return pa.table({})
+    rows = next(stream_file(path, dict.fromkeys(columns, "text"), block_size=_BYTES, **reading)).table
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+def _may_be_words(kind: pa.DataType, values: pa.ChunkedArray) -> bool:
+    return pa.types.is_integer(kind) or (is_number(kind) and bool(values.null_count))
+
+
+def _are_codes(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> bool:
+    """Whether whole numbers, some with zeros in front, are codes such as 00123. Two values, 00 and 01, stay numbers: no or yes."""
+    if not are_codes(texts):
+        return False
+    texts = pc.unique(pc.utf8_trim_whitespace(texts))
+    words = pc.sum(pc.invert(pc.is_in(texts, pa.array(MISSING_WORDS)))).as_py()
+    return not words == pc.count_distinct(numbers).as_py() == 2
 
 
 def _beyond_64_bits(table: pa.Table) -> list[str]:
@@ -298,12 +315,13 @@ def _beyond_64_bits(table: pa.Table) -> list[str]:
     return found
 
 
-def _with_texts(table: pa.Table, texts: pa.Table | pa.RecordBatch) -> pa.Table:
-    """The table with columns whose texts are all whole numbers as these texts."""
-    for name in texts.schema.names:
-        column = pa.chunked_array([texts.column(name)]) if isinstance(texts, pa.RecordBatch) else texts[name]
+def _with_texts(table: pa.Table, texts: pa.Table) -> pa.Table:
+    """The table with columns whose texts are all whole numbers, or missing, as these texts."""
+    for name in texts.column_names:
+        column = texts[name]
         if not pa.types.is_floating(column.type):
             column = column.cast(pa.string())
+            column = pc.if_else(pc.is_in(column, pa.array(MISSING_WORDS)), pa.scalar(None, pa.string()), column)
             if _all_match(column, r"^\s*([+-]?\d+\s*)?$"):
                 table = table.set_column(table.column_names.index(name), name, column)
     return table

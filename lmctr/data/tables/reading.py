@@ -140,6 +140,11 @@ def names_in_file(path: str | Path, **reading: Any) -> list[str]:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
 
 
+def are_codes(texts: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether whole numbers, as they are written, hold one with a zero in front: they are codes, such as 00123."""
+    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*-?0\d")).as_py())
+
+
 def kinds_in_json(path: Path, block_size: int, blocks: int | None = 1) -> dict[str, str]:
     """By column of JSON lines "text" where the first blocks (None: all) hold texts, numbers and booleans mixed (NaN is a number), "number" where they hold
     whole numbers and others, else "any".
