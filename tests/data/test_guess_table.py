@@ -302,6 +302,18 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
     assert (schema["time"], schema["time_format"]) == ("zeitpunkt", "%d.%m.%Y %H:%M")
     mixed = np.random.default_rng(0).permutation(times).tolist()
     assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(zeitpunkt=mixed))).schema
+    for per_second, keys in ((1, {}), (1000, {"time_format": "ms"})):
+        seconds = [(1_600_000_000 + 400 * row + row % 7) * per_second for row in range(ROWS)]
+        schema = guess_table(write(tmp_path / "g.csv", clicks(zeitpunkt=seconds))).schema
+        assert {key: schema[key] for key in ("time", "time_format") if key in schema} == {"time": "zeitpunkt"} | keys
+        mixed = np.random.default_rng(0).permutation(seconds).tolist()
+        guess = guess_table(write(tmp_path / "h.csv", clicks(zeitpunkt=mixed)))
+        assert "time" not in guess.schema
+        (found,) = (found for found in guess.guesses if found.column == "zeitpunkt")
+        assert found.why == "numbers; perhaps times: --time zeitpunkt parts the rows by them"
+        assert not found.sure
+    for ids in ([1_600_000_000 + row for row in range(ROWS)], [1_600_000_000 + 3 * row for row in range(ROWS)]):
+        assert "time" not in guess_table(write(tmp_path / "i.csv", clicks(zahl=ids))).schema  # less than a day
 
 
 def test_everyday_words_are_no_sure_labels(tmp_path):

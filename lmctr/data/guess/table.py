@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
+from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.schema import TimeSpec
-from lmctr.data.logs.times import seconds_of
+from lmctr.data.logs.times import seconds_of, unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
@@ -276,8 +277,11 @@ class _TableGuesser(Guesser):
         kinds = {
             name: self.events.table[name].type for name in self.left if self.events.distinct.get(name, 0) > _COUNTS
         }
-        texts = [name for name, kind in kinds.items() if pa.types.is_temporal(kind) or is_text(kind)]
-        others = [name for name in texts if name not in named]  # called in another language, say
+        others = [  # called in another language, say
+            name
+            for name, kind in kinds.items()
+            if name not in named and (pa.types.is_temporal(kind) or is_text(kind) or self._may_be_seconds(name))
+        ]
         for name in [wanted] if wanted else [*named, *others]:
             why, keys = self._time_of(name) or (None, {})
             if why is None and wanted:
@@ -293,6 +297,16 @@ class _TableGuesser(Guesser):
         for name in self.left:
             if name in self.events.called("time") and self._time_of(name) is None:
                 self._say("no time", name, f"{self._no_times(name)}; the rows are parted at random", sure=False)
+
+    def _may_be_seconds(self, name: str) -> bool:
+        """Whether whole numbers, by their values alone, are unix times of more than a day: no ids, and no numbers of rows."""
+        values = self.events.values(name)
+        if not pa.types.is_integer(values.type) or self._is_called_code(name, values) or self._counts_rows(values):
+            return False
+        bounds = pc.min_max(values)
+        low, high = bounds["min"].as_py(), bounds["max"].as_py()
+        unit = unit_of(low, high)
+        return unit is not None and high - low > 86_400 * PER_SECOND[unit]
 
     def _is_in_order(self, name: str, keys: dict[str, str]) -> bool:
         """Whether the rows stand in the order of the column, as those of events do, and those of people not in that of their birth dates."""
@@ -323,6 +337,7 @@ class _TableGuesser(Guesser):
         ):
             fields = [] if is_code is False else [self._category(name, values)]
             why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
+            doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
             fields += self._numbers(name, values, "_number" if fields else "")
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             why, fields = (
