@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ def write_shop(folder):
     times = np.sort(1_704_067_200 + rng.integers(0, 90 * 86_400, EVENTS))
     position = rng.integers(1, 9, EVENTS)
     logit = taste[user, topic[item]] - 1 - 0.12 * position
-    iso = [datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S") for second in times.tolist()]
+    iso = [datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S") for second in times.tolist()]
     clicks = pd.DataFrame(
         {
             "event_id": np.arange(EVENTS) + 10**6,

@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from lmctr.data.features.processor import TabularFeatureProcessor
@@ -144,7 +144,7 @@ def _a_time(time_format: str | None) -> Any:
     seconds = 1_500_172_800
     if time_format is None or time_format in TIME_UNITS:
         return seconds * TIME_UNITS.get(time_format, 1)
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime(time_format)
+    return datetime.fromtimestamp(seconds, UTC).strftime(time_format)
 
 
 def _table_call(rows: dict[str, Any]) -> str:

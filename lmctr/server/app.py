@@ -149,7 +149,7 @@ async def _read(request: Request, most: int, seconds: float) -> dict[str, Any]:
     """The object of a body that comes in time; a large one is parsed beside what else is answered."""
     try:
         text = await asyncio.wait_for(_body(request, most), seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise _TooSlow(f"the request's body did not come within {seconds:g} s") from None
     return _object(text) if len(text) < _LARGE else await asyncio.to_thread(_object, text)
 
@@ -179,7 +179,7 @@ async def _result(future: Future, end: float, to_the_end: bool = False) -> Any:
     waiting = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(waiting), max(end - time.monotonic(), 0.0))
-    except asyncio.TimeoutError:  # not the builtin one before Python 3.11
+    except TimeoutError:  # not the builtin one before Python 3.11
         if not future.cancel() and to_the_end:
             return await waiting
         waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks for it any more

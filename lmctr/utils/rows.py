@@ -6,7 +6,7 @@ import math
 import re
 import time as clock
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from numbers import Integral, Real
 from typing import Any
 
@@ -168,7 +168,7 @@ def whole_seconds(value: Any, where: str) -> int:
             f"{where} must be a number of seconds; {value!r} is outside the years up to 9999. Is it in milliseconds or finer? Divide it"
         )
     if time > clock.time() + _AHEAD:
-        year = datetime.fromtimestamp(time, timezone.utc).year
+        year = datetime.fromtimestamp(time, UTC).year
         raise ValueError(
             f"{where} must be a number of seconds; {value!r} lies in the year {year}, more than a year ahead of this machine's clock. "
             "Is it in another unit?"

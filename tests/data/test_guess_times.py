@@ -1,6 +1,6 @@
 """Which columns `lmctr init` takes for times, and how it reads them."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def test_times_as_people_write_them(tmp_path, form, name):
     text = [f'"{moment.strftime(form)}"' for moment in moments]
     guess, log = guessed(tmp_path / "e.csv", table(ts=None, view_time=text))
     assert guess.schema["columns"]["time"] == {"column": "view_time", "format": name}
-    assert datetime.fromtimestamp(int(log.time.max()), timezone.utc).strftime(form) == moments[-1].strftime(form)
+    assert datetime.fromtimestamp(int(log.time.max()), UTC).strftime(form) == moments[-1].strftime(form)
     guess = guess_table(write(tmp_path / "f.csv", clicks(sign_time=text)))
     assert "sign_time" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
 

@@ -380,3 +380,24 @@ def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys)
         getattr(runs("sequence"), part).save_pretrained(tmp_path / "bare")
     with pytest.raises(FileNotFoundError, match="rows cannot be joined with one"):
         lmctr.runs.load(tmp_path / "bare").recommend()
+
+
+def test_rare_items_are_candidates_as_well(tmp_path, caplog):
+    """Nearly all items of a log may be rare, while most of its events are of those that are not; other ids are refused, unless a user has met the rest."""
+    rng = np.random.default_rng(0)
+    item = np.where(rng.random(900) < 0.6, rng.integers(0, 3, 900), np.arange(3, 903) // 2)
+    time = np.sort(rng.integers(1_700_000_000, NOW, 900))
+    rows = {"user": rng.integers(0, 30, 900), "item": item, "time": time, "click": rng.integers(0, 2, 900)}
+    pd.DataFrame(rows).to_csv(tmp_path / "clicks.csv", index=False)
+    schema = tmp_path / "schema.yaml"
+    schema.write_text("events: clicks.csv\ncolumns: {user: user, item: item, time: time, label: click}\n")
+    data = {"name": str(schema), "baselines": False, "min_count": 20}
+    recipe = {"data": data, "model": {"family": "din"}, "training": {"max_steps": 2, "use_cpu": True}}
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    for seen in (True, False):  # these users have met what the model knows
+        found = run.recommend([1, 2], 5, seen=seen)
+        assert found["rank"].to_pylist() == [1, 2, 3, 4, 5] * 2
+        assert ("field 'items of candidates': 100.0% of the values are unknown" in caplog.text) is not seen
+    pd.DataFrame(rows | {"item": item + 10_000}).to_csv(tmp_path / "clicks.csv", index=False)
+    with pytest.raises(ValueError, match=r"field 'items of candidates': 100.0% of the values are unknown"):
+        run.recommend([1, 2], 5, log=schema, seen=True)

@@ -200,7 +200,7 @@ class Loop:
         if row.aggregation in ("hour", "weekday"):
             import datetime
 
-            moment = datetime.datetime.fromtimestamp(int(now), datetime.timezone.utc)
+            moment = datetime.datetime.fromtimestamp(int(now), datetime.UTC)
             return moment.hour if row.aggregation == "hour" else moment.weekday()
         if row.aggregation == "taste":
             total = squares = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
@@ -291,7 +291,7 @@ def _part_of_time(value: Any, field: Field) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _NotPlain
     try:
-        moment = datetime.fromtimestamp(value, timezone.utc)
+        moment = datetime.fromtimestamp(value, UTC)
     except (OverflowError, OSError, ValueError) as error:  # a year that the calendar has not
         raise _NotPlain from error
     if field.extract == "weekend":

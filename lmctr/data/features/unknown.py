@@ -88,9 +88,9 @@ class UnknownValues:
         own = self.processor.unknown_examples if examples is None else examples
         self.examples = merged_examples([self.examples, own])
 
-    def check(self, where: str, allowed: bool = False) -> list[str]:
+    def check(self, where: str, allowed: bool = False, **more: bool) -> list[str]:
         """[`check_unknown`] of what was counted."""
-        return check_unknown(self.processor, self.counts, self.examples, where, allowed, self.kept)
+        return check_unknown(self.processor, self.counts, self.examples, where, allowed, self.kept, **more)
 
 
 def check_unknown(
@@ -100,6 +100,7 @@ def check_unknown(
     where: str,
     allowed: bool = False,
     kept: Mapping[str, Mapping[str, float]] | None = None,
+    rare: bool = False,
 ) -> list[str]:
     """Warnings about fields with far more unknown values than the validation part had.
 
@@ -108,6 +109,7 @@ def check_unknown(
         where: what holds the rows, for messages.
         allowed: whether a share above the limit is a warning too.
         kept: shares by part and name, for a processor that keeps none; what has no share there is not checked.
+        rare: whether rare values stand there as often as others, as in a list of all items: a share is too large only where no value is known.
 
     Raises:
         ValueError: fields above their limit, with their shares and examples.
@@ -123,6 +125,7 @@ def check_unknown(
         limit, size = processor.unknown_limit(name), processor.num_known(name)
         if limit is None:
             limit = max(MAX_UNKNOWN, (1 + (usual or 0.0)) / 2) if (usual or 0.0) < _USELESS else 1.0
+        limit = 1 - 0.5 / num_present(own) if rare else limit
         found = examples.get(name, [])
         shown = f" ({', '.join(f'{value!r:.60}' for value in found[:3])}, ...)" if found else ""
         text = f"field {name!r}: {share:.1%} of the values are unknown{shown}"

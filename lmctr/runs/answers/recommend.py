@@ -67,6 +67,9 @@ class BestItems(JoinedRows):
         self.time = None if time is None else _second(time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
         self.seen, self.items, self.without = seen, items, 0
+        self.leaves_known = (
+            False  # whether candidates were left out that users met, which may be those that the model knows
+        )
 
     @cached_property
     def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -98,7 +101,9 @@ class BestItems(JoinedRows):
         places = np.arange(np.searchsorted(since, time, side="right"))
         if self.seen or user < 0:
             return places
-        return places[~np.isin(rows[places], self.met(user, time))]
+        met = np.isin(rows[places], self.met(user, time))
+        self.leaves_known |= bool(met.any())
+        return places[~met]
 
     def met(self, user: int, time: int) -> np.ndarray:
         """The items of a user's events before a time."""
@@ -139,9 +144,8 @@ class BestItems(JoinedRows):
                 }
                 found = {"row": rows.first + owner, **found} if has_rows else found
                 yield {name: values.tolist() for name, values in found.items()}, logits
-            # rare items are candidates as well as others: no word about these
-            self.limits.check(where, self.allow_unknown)
-            self.warnings = [*self._of_columns(where), *self._unmet(where)]
+            unknown = self.limits.check(where, self.allow_unknown or self.leaves_known, rare=True)
+            self.warnings = [*self._of_columns(where), *unknown, *self._unmet(where)]
             if self.without:
                 met = "" if self.seen else ", as they have met all there are; --seen ranks these too"
                 self.warnings.append(f"{where}: {self.without:,} of the users have no candidate{met}")

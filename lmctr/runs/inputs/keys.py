@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -129,7 +129,7 @@ class LogDataKeys(DataKeys):
                 f"data.since is {value!r}, accepted: unix seconds, or an ISO time such as 2024-03-01 or 2024-03-01T12:00:00+00:00 (UTC where "
                 "it names no zone)"
             ) from None
-        return math.ceil((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp())
+        return math.ceil((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
 class TextDataKeys(LogDataKeys):
