@@ -6,7 +6,6 @@ CSV and TSV (plain or .gz), Parquet and JSON lines are read by pyarrow, column b
 from __future__ import annotations
 
 import contextlib
-import copy
 import csv
 import io
 import json
@@ -378,9 +377,8 @@ def read_delimited(
             check_columns(names, wanted, str(path))
         else:
             with source() as stream:
-                written = _header(stream, parse, path)
-            with source() as stream:
-                rows = first_rows(stream.read(HEAD), delimiter, quoted)[1:]
+                head = stream.read(1 << 20).lstrip(b"\r\n")
+            written, rows = _header(first_line(head), parse, path), first_rows(head[:HEAD], delimiter, quoted)[1:]
             if (plain := names_of_rows(_plain(written), rows)) != written:
                 read.column_names, read.skip_rows = plain, 1
             check_columns(plain, wanted, str(path))
@@ -444,21 +442,25 @@ def _numbers_with_spaces(lines: Sequence[str]) -> bool:
     )
 
 
-def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
+def csv_header(line: bytes, parse: pacsv.ParseOptions, path: Path) -> list[str]:
     """The names in the header line, without types where all have one as in RecBole's files."""
     try:
-        return _plain(_header(stream, parse, path))
+        return _plain(_header(line, parse, path))
     except pa.ArrowInvalid as error:
         said = f"cannot be read as delimited text: {printable(error)}"
         raise ValueError(f"{path}: {'the file is empty.' if 'Empty CSV' in str(error) else said}") from None
 
 
-def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
+def first_line(block: bytes) -> bytes:
+    """The bytes up to the first line break that stands between no quotes; up to the first one where there is none such."""
+    ends = [found.end() for found in re.finditer(rb"\r\n|\n|\r", block[: 1 << 20])] or [len(block)]
+    return block[: next((end for end in ends if block.count(b'"', 0, end) % 2 == 0), ends[0])]
+
+
+def _header(line: bytes, parse: pacsv.ParseOptions, path: Path) -> list[str]:
     read = pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
-    parse = copy.copy(parse)
-    parse.invalid_row_handler = lambda row: "skip"  # rows that do not fit are told where they are read
     try:
-        return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
+        return pacsv.open_csv(pa.py_buffer(line), parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}); {TO_UTF8}.") from None
 

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -55,3 +56,13 @@ def test_what_cannot_be_converted(tmp_path, capsys, encoding, content, message):
     assert re.search(message, error)
     assert not (tmp_path / "new.csv").exists()
     assert error.count(str(path)) == ("--encoding" not in message)
+
+
+def test_damaged_rows_are_told_by_the_error_alone(tmp_path, monkeypatch):
+    """Python writes what fails in a reader's callback to standard error by itself."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    (tmp_path / "e.csv").write_bytes(b"a,b\n1,2\n\xff\xfe\n3,4\n")
+    with pytest.raises(ValueError, match=r"e\.csv: .*row 2: Expected 2 columns, got 1"):
+        read_table(tmp_path / "e.csv")
+    assert not told

@@ -302,7 +302,9 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "history[0]" in error(400, json={**body, "history": [{"text": 5, "time": 1}]})
         assert "events must be a list" in error(400, "/v1/users/7/events", json={"events": 3})
         assert "Not Found" in error(404, "/v1/scores", json={})
-        assert "no valid JSON: nested too deep" in error(400, content=b'{"a": ' + b"[" * 4900)
+        assert "no valid JSON" in error(400, content=b'{"a": ' + b"[" * 4900)
+        for key in ("a", "history", "candidates", "time"):  # Python 3.13's parser takes these
+            assert "nested" in error(400, content=b'{"%s": %s%s}' % (key.encode(), b"[" * 2400, b"]" * 2400))
         assert server.client.get("/v1/score").headers["allow"] == "POST"
         host, port = server.url.removeprefix("http://").split(":")
         refused = lambda: server.metric("lmctr_requests_total", route="/v1/score", status="400")  # noqa: E731

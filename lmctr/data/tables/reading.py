@@ -31,6 +31,7 @@ from lmctr.data.reading import (
     checked_file,
     csv_header,
     delimiter_of,
+    first_line,
     first_not_utf8,
     json_of_mixed,
     parquet_files,
@@ -180,8 +181,8 @@ def _default_delimiter(path: Path, columns: Mapping[str, str] | None, names: Seq
     if sign == "," or (columns is None and names is None):
         return sign
     with _opened(path) as stream:
-        line = _first_line(next(_line_blocks(stream, 1 << 16, path, quoted=True)))
-    found = csv_header(pa.py_buffer(line), pacsv.ParseOptions(), path)
+        line = first_line(next(_line_blocks(stream, 1 << 16, path, quoted=True)))
+    found = csv_header(line, pacsv.ParseOptions(), path)
     return "," if {*(columns or ())} & {*found} or 1 < len(found) == len(names or ()) else sign
 
 
@@ -217,8 +218,8 @@ def _stream_csv(
                 names = names_of_first(first_rows(block[:HEAD], delimiter, quoted), names, str(path))
             if names is None:
                 block = block.lstrip(b"\r\n")
-                line = _first_line(block)
-                names, block = csv_header(pa.py_buffer(line), parse, path), block[len(line) :]
+                line = first_line(block)
+                names, block = csv_header(line, parse, path), block[len(line) :]
                 names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted))
             if not done:
                 check_columns(names, wanted, str(path))
@@ -401,19 +402,13 @@ def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: boo
                 yield rest + data
             return
         data = rest + data
-        end = end or (b"\r" if _first_line(data.lstrip(b"\r\n"))[-1:] == b"\r" else b"\n")
+        end = end or (b"\r" if first_line(data.lstrip(b"\r\n"))[-1:] == b"\r" else b"\n")
         cut = data.rfind(end) + 1
         if quoted and data.count(b'"', 0, cut) % 2:
             cut = _even_cut(data, cut, end)
         block, rest = data[:cut], data[cut:]
         if block.strip():
             yield block
-
-
-def _first_line(block: bytes) -> bytes:
-    """The bytes up to the first line break that stands between no quotes; up to the first one where there is none such."""
-    ends = [found.end() for found in re.finditer(rb"\r\n|\n|\r", block[: 1 << 20])] or [len(block)]
-    return block[: next((end for end in ends if block.count(b'"', 0, end) % 2 == 0), ends[0])]
 
 
 def _even_cut(data: bytes, cut: int, end: bytes) -> int:
