@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel
 
 import lmctr
@@ -18,6 +19,19 @@ def aligned(model):
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
     return model
+
+
+def adapted_to_all_linear(model):
+    """The model by PEFT with adapters around all its linear layers, none of which is zero; None where it has no such layer."""
+    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    if not names:
+        return None
+    found = get_peft_model(model, LoraConfig(r=2, target_modules=names)).eval()
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.2)
+    return found
 
 
 class CTRModelTesterMixin:
@@ -169,6 +183,23 @@ class CTRModelTesterMixin:
         table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
         assert table
         assert table <= {id(parameter) for parameter in model.parameters()}
+
+    def test_adapters_around_linear_layers_act_as_they_do_when_they_are_merged(self):
+        """By hand, with PEFT alone: of every linear layer, in every place that reads it."""
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        plain = self.logits(model, batch)
+        found = adapted_to_all_linear(model)
+        if found is None:
+            pytest.skip("the model has no linear layer")
+        with_adapters = self.logits(found, batch)
+        assert (with_adapters - plain).abs().max() > 1e-4
+        with found.disable_adapter():
+            torch.testing.assert_close(self.logits(found, batch), plain, atol=2e-5, rtol=1e-4)
+        found(**{name: values for name, values in batch.items() if name != "labels"}).logits.sum().backward()
+        still = [n for n, p in found.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+        assert still == []
+        torch.testing.assert_close(self.logits(found.merge_and_unload(), batch), with_adapters, atol=1e-4, rtol=1e-4)
 
     def test_every_parameter_gets_a_gradient(self):
         model = self.make_model().train()
