@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel
 
@@ -41,6 +42,7 @@ class CTRModelTesterMixin:
     model_class: type
     base_class: type
     read_by_head = ("labels", "ecpm")  # and not by the base model
+    offloads = False  # whether accelerate may bring its weights layer by layer
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
     def make_config(self, **values):
@@ -200,6 +202,18 @@ class CTRModelTesterMixin:
         still = [n for n, p in found.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
         assert still == []
         torch.testing.assert_close(self.logits(found.merge_and_unload(), batch), with_adapters, atol=1e-4, rtol=1e-4)
+
+    def test_weights_that_come_layer_by_layer_give_the_same_logits_or_an_error(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = self.logits(model, batch)
+        cpu_offload(model, execution_device=torch.device("cpu"))
+        assert all(parameter.is_meta for parameter in model.parameters())
+        if self.offloads:
+            torch.testing.assert_close(self.logits(model, batch), expected, atol=1e-6, rtol=0)
+        else:
+            with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|offload"):
+                self.logits(model, batch)
 
     def test_every_parameter_gets_a_gradient(self):
         model = self.make_model().train()

@@ -51,6 +51,7 @@ def model_of(backbone="bert", implementation="sdpa", **values):
 
 
 class FieldsTester(CTRModelTesterMixin):
+    offloads = True
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
 
