@@ -142,6 +142,11 @@ def check_adapters(model: nn.Module, loads_best: bool) -> None:
                 f"model: {type(config).__name__} puts vectors ahead of a text, for which {type(plain_model(model)).__name__} has no place; "
                 "accepted: LoRA and other adapters of layers, see lmctr.training.lora.add_lora"
             )
+        if getattr(config, "task_type", None) and not getattr(plain_model(model).config, "has_tokenizer", True):
+            raise ValueError(
+                f"model: adapters of the task_type {config.task_type} hand on the inputs of texts, which {type(plain_model(model)).__name__} "
+                "does not read; leave task_type out"
+            )
     adapter, frozen = getattr(model.base_model, "prefix", "lora_"), []
     own = {f".{name}": parameter for name, parameter in model.named_parameters() if adapter not in name}
     for part in getattr(plain_model(model), "peft_modules_to_save", ()):

@@ -76,9 +76,11 @@ def test_adapters_of_a_sequence_model_by_hand(tmp_path, monkeypatch, whole):
         tmp_path / "out", stage2_epochs=2, per_device_train_batch_size=6, use_cpu=True, disable_tqdm=True
     )
     model = get_peft_model(make(), config)
-    trainer = lmctr.CTRTrainer(
-        model, args, lambda some: {name: torch.stack([row[name] for row in some]) for name in batch}, rows, rows
-    )
+    data = lambda some: {name: torch.stack([row[name] for row in some]) for name in batch}, rows, rows
+    of_texts = get_peft_model(make(), LoraConfig(target_modules="all-linear", task_type="SEQ_CLS"))
+    with pytest.raises(ValueError, match="task_type SEQ_CLS hand on the inputs of texts, which DINForCTR does not"):
+        lmctr.CTRTrainer(of_texts, args, *data)
+    trainer = lmctr.CTRTrainer(model, args, *data)
     trainer.train()
     trainer.save_model(tmp_path / "adapters")
     expected = logits(model)
