@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from accelerate import cpu_offload
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModel
 
 import lmctr
@@ -20,6 +22,19 @@ def aligned(model):
     return model
 
 
+def adapted_to_all_linear(model):
+    """The model by PEFT with adapters around all its linear layers, none of which is zero; None where it has no such layer."""
+    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    if not names:
+        return None
+    found = get_peft_model(model, LoraConfig(r=2, target_modules=names)).eval()
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.2)
+    return found
+
+
 class CTRModelTesterMixin:
     """Subclasses give `make_config(**values)` and `make_batch(config, seed)` (a dict of tensors with `labels`)."""
 
@@ -27,6 +42,7 @@ class CTRModelTesterMixin:
     model_class: type
     base_class: type
     read_by_head = ("labels", "ecpm")  # and not by the base model
+    offloads = False  # whether accelerate may bring its weights layer by layer
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
     def make_config(self, **values):
@@ -169,6 +185,35 @@ class CTRModelTesterMixin:
         table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
         assert table
         assert table <= {id(parameter) for parameter in model.parameters()}
+
+    def test_adapters_around_linear_layers_act_as_they_do_when_they_are_merged(self):
+        """By hand, with PEFT alone: of every linear layer, in every place that reads it."""
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        plain = self.logits(model, batch)
+        found = adapted_to_all_linear(model)
+        if found is None:
+            pytest.skip("the model has no linear layer")
+        with_adapters = self.logits(found, batch)
+        assert (with_adapters - plain).abs().max() > 1e-4
+        with found.disable_adapter():
+            torch.testing.assert_close(self.logits(found, batch), plain, atol=2e-5, rtol=1e-4)
+        found(**{name: values for name, values in batch.items() if name != "labels"}).logits.sum().backward()
+        still = [n for n, p in found.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+        assert still == []
+        torch.testing.assert_close(self.logits(found.merge_and_unload(), batch), with_adapters, atol=1e-4, rtol=1e-4)
+
+    def test_weights_that_come_layer_by_layer_give_the_same_logits_or_an_error(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = self.logits(model, batch)
+        cpu_offload(model, execution_device=torch.device("cpu"))
+        assert all(parameter.is_meta for parameter in model.parameters())
+        if self.offloads:
+            torch.testing.assert_close(self.logits(model, batch), expected, atol=1e-6, rtol=0)
+        else:
+            with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|offload"):
+                self.logits(model, batch)
 
     def test_every_parameter_gets_a_gradient(self):
         model = self.make_model().train()

@@ -37,7 +37,7 @@ class ClickPredictionPipeline(Pipeline):
 
     Args:
         model: loaded from a run folder, any folder that `from_pretrained` loads, or a Hub id; items' statistics and the retriever, where
-            the processor needs them, are read from there too.
+            the processor needs them, are read from there too, and of a folder what the model keeps beside its weights.
         processor: the processor or its place; default: the model's place.
         batch_size: rows (request x candidate) per forward pass; default 64, tables and impressions 4096.
         max_tokens: most positions of a forward pass for candidates that share a history; default 8192.
@@ -183,6 +183,7 @@ class ClickPredictionPipeline(Pipeline):
     def save_pretrained(self, save_directory: str | Path, **kwargs) -> None:
         """Save the model and its processor, from where the pipeline is made again."""
         self.model.save_pretrained(save_directory, **kwargs)
+        self.model.save_beside(Path(save_directory))
         self.processor.save_pretrained(save_directory)
         if self._items is not None:
             from lmctr.runs.folder import ITEM_STATISTICS
@@ -210,6 +211,17 @@ class _NoDefault(dict):
         )
 
 
+class _AutoModelOfFolder(AutoModelForCTR):
+    """What `pipeline` loads a model with that it is given by its place: with what stands beside the weights in a folder, as a run is loaded."""
+
+    @classmethod
+    def from_pretrained(cls, place: str, *args, **kwargs) -> Any:
+        model = AutoModelForCTR.from_pretrained(place, *args, **kwargs)
+        if Path(place).is_dir():
+            model.load_beside(Path(place))
+        return model
+
+
 PIPELINE_REGISTRY.register_pipeline(
-    TASK, ClickPredictionPipeline, pt_model=AutoModelForCTR, default=_NoDefault(model=None)
+    TASK, ClickPredictionPipeline, pt_model=_AutoModelOfFolder, default=_NoDefault(model=None)
 )

@@ -126,7 +126,8 @@ class UserState:
         behaviors = entries(behaviors, "behaviors")
         self._scorer.check_behaviors(behaviors, self.last_time)
         history = self._history + behaviors
-        history = history[len(history) - self._scorer.needed(history) :]
+        needed = max(self._scorer.needed(history), min(len(history), 1))  # one that is never read says when it was
+        history = history[len(history) - needed :]
         encoded, reencoded = self._scorer.encode(history, self._encoded, time)
         if self._statistics is not None:
             self._statistics.extend(behaviors)
@@ -158,7 +159,7 @@ class UserState:
         encoded goes back by [`keep`]."""
         self._check_weights()
         candidates, time = entries(candidates, "candidates"), checked(time, "time")
-        if self.num_kept < self.num_seen:
+        if 0 < self.num_kept < self.num_seen:
             self._check_times(candidates, time)
         if self._statistics is not None:
             candidates = self._statistics.fill(candidates, time)

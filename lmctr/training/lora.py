@@ -33,7 +33,7 @@ from lmctr.models.common.base import plain_model
 from lmctr.models.common.configuration import own_keys
 from lmctr.utils.files import as_path, named_place, place_name, read_json, write_json
 from lmctr.utils.rows import check_kind
-from lmctr.utils.suggest import refuse_unknown
+from lmctr.utils.suggest import first_of, refuse_unknown
 
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
 
@@ -121,7 +121,8 @@ def _without_word_of_transformers() -> Iterator[None]:
 
 
 def check_adapters(model: nn.Module, loads_best: bool) -> None:
-    """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved.
+    """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved, and which running statistics
+    are not.
 
     Args:
         loads_best: whether the best checkpoint is loaded at the end, which transformers does for models of PEFT alone.
@@ -141,6 +142,11 @@ def check_adapters(model: nn.Module, loads_best: bool) -> None:
                 f"model: {type(config).__name__} puts vectors ahead of a text, for which {type(plain_model(model)).__name__} has no place; "
                 "accepted: LoRA and other adapters of layers, see lmctr.training.lora.add_lora"
             )
+        if getattr(config, "task_type", None) and not getattr(plain_model(model).config, "has_tokenizer", True):
+            raise ValueError(
+                f"model: adapters of the task_type {config.task_type} hand on the inputs of texts, which {type(plain_model(model)).__name__} "
+                "does not read; leave task_type out"
+            )
     adapter, frozen = getattr(model.base_model, "prefix", "lora_"), []
     own = {f".{name}": parameter for name, parameter in model.named_parameters() if adapter not in name}
     for part in getattr(plain_model(model), "peft_modules_to_save", ()):
@@ -152,6 +158,19 @@ def check_adapters(model: nn.Module, loads_best: bool) -> None:
             "the adapters leave %s as they are, new or not, and save nothing of them; name them: "
             "LoraConfig(..., modules_to_save=list(model.peft_modules_to_save)), or use lmctr.training.lora.add_lora",
             ", ".join(frozen),
+        )
+    of_others = (".modules_to_save.", ".original_module.")
+    moved = [name for name, _ in model.named_buffers() if name.endswith(".running_mean")]
+    moved = [
+        name.removesuffix(".running_mean").removeprefix("base_model.model.")
+        for name in moved
+        if not any(part in name for part in of_others)
+    ]
+    if moved:
+        logger.warning(
+            "training moves the running statistics of %s, of which adapters save nothing: name these modules in modules_to_save, or keep the "
+            "whole model (lmctr.training.lora.merge_lora), which scores as this one does",
+            first_of(moved),
         )
 
 
@@ -207,7 +226,8 @@ def save_base_config(model: PeftModel, folder: str | Path, from_run: str | None)
     base = model.get_base_model()
     adapted = [name for name, module in base.named_modules() if isinstance(module, BaseTunerLayer)]
     values = base.config.to_diff_dict()
-    named = place_name(base.name_or_path) or place_name(base.config.text_config.name_or_path) or _RANDOM
+    backbone = getattr(base.config, "text_config", None)
+    named = place_name(base.name_or_path) or place_name(getattr(backbone, "name_or_path", "")) or _RANDOM
     told = {_BASE: f"the model of the run {named_place(from_run)}" if from_run else named}
     write_json(Path(folder) / CONFIG_FILE, values | told | {_WEIGHTS: _sample(base, adapted[-1])})
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from model_tester import adapted_to_all_linear
 from tabular_inputs import FIELDS, array, linear, make_batch, mlp, randomise_vectors, softmax
 
 import lmctr
@@ -206,3 +207,13 @@ def test_the_number_of_labels_is_that_of_the_tasks(tmp_path):
     for names in (None, NAMES[:2]):
         with pytest.raises(ValueError, match=r"num_labels=3 is not accepted; use 1 or 2: a logit per task \(click"):
             DNNConfig(vocab_sizes=[5], task_names=names, num_labels=3)
+
+
+@pytest.mark.parametrize("head", ["mmoe", "ple"])
+def test_adapters_around_gates_act_as_they_do_when_they_are_merged(head):
+    model = make_model(task_head=head, num_task_levels=2)
+    batch = labelled(model)
+    plain, adapted = logits_of(model, batch), adapted_to_all_linear(model)
+    found = logits_of(adapted, batch)
+    assert (found - plain).abs().max() > 1e-3
+    torch.testing.assert_close(logits_of(adapted.merge_and_unload(), batch), found, atol=1e-5, rtol=1e-5)

@@ -54,6 +54,19 @@ def test_requests_of_events():
         np.testing.assert_allclose(predict_rows(model, processor, [rows[0], more])[1:], together, atol=1e-5)
         answers = answers_for(model, processor)
         assert [answers.goes_alone(answers.check(row, "")) for row in (rows[0], more)] == [False, alone]
+    # Values that are arrays are not compared with those of the request before.
+    with_genres = lmctr.SequenceProcessor.fit(sequence_log(), item_features=["genres"])
+    config = lmctr.HSTUConfig(**with_genres.model_config_values(), hidden_size=8, num_hidden_layers=1)
+    reading = lmctr.HSTUForCTR(config)
+    lists, arrays = (
+        [
+            {"history": [{"item": 999, "time": t, "genres": make([1, 2])} for t in range(n)], "target": 102, "time": 9}
+            for n in (1, 2, 3)
+        ]
+        for make in (list, np.array)
+    )
+    found, expected = (predict_rows(reading, with_genres, own) for own in (arrays, lists))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     for wrong, message in (
         (rows[0], r"rows: expected a list of requests, got dict; give \[request\]"),
         ([rows[0], {**rows[0], "time": 10**13}], r"rows\[1\]: .*milliseconds"),

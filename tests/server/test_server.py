@@ -352,6 +352,14 @@ def test_wrong_candidates_are_named_by_their_places(folders):
         ):
             answer = server.post("/v1/score", {**body, "candidates": [101, wrong]})
             assert answer.json()["error"]["message"].startswith(message)
+        for more, key in (
+            ({"user": "u7"}, "user"),
+            ({"candidates": [{"item": 101, "statistics": [0.5]}]}, "statistics"),
+        ):
+            answer = server.post("/v1/score", body | more)
+            told = f"candidate 0 has {key!r}, of which this model reads nothing; leave {key!r} out"
+            assert told in answer.json()["error"]["message"]
+        assert server.score(body | {"user": None}) == server.score(body | {"user": {}}) == server.score(body)
 
 
 def test_wrong_values_of_ads_are_named_by_their_places(folders):

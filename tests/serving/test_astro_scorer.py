@@ -158,6 +158,22 @@ def test_features_and_statistics_in_requests():
         score(model, processor, history, [candidates[0], {"item": 100, "user": user}], time)
 
 
+def test_behaviors_that_no_block_reads():
+    model, processor = make(strategies=STRATEGIES[:1])
+    unread = [{"item": 100, "behavior": "full-play", "scenario": "home", "time": time} for time in (1, 5, 9)]
+    state = UserState(model, processor, unread)
+    assert (state.num_seen, state.num_kept, state.last_time) == (3, 1, 9)
+    torch.testing.assert_close(state.score(CANDIDATES, 10), score(model, processor, unread, CANDIDATES, 10))
+    with pytest.raises(ValueError, match=r"time 9 is not after the user's last behaviour at 9"):
+        state.score(CANDIDATES, 9)
+    with pytest.raises(ValueError, match="oldest first"):
+        state.extend([{**unread[0], "time": 8}])
+    more = [{**unread[0], "behavior": "like", "time": 12}]
+    state.extend(more)
+    expected = score(model, processor, unread + more, CANDIDATES, 20)
+    torch.testing.assert_close(state.score(CANDIDATES, 20), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_history_length_of_the_processor():
     model, processor = make(max_history_length=4)
     history = events_of(6, 11)

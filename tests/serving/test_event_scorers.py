@@ -162,6 +162,8 @@ def test_several_tasks_features_and_refusals(family):
     assert score(model, processor, history, [], time).shape == (0, 2)
     with pytest.raises(ValueError, match=r"candidates\[1\] has another 'user'"):
         score(model, processor, history, [candidates[0], {"item": 101, "user": {"country": "c0"}}], time)
+    with pytest.raises(ValueError, match=r"candidates\[2\]:? has 'statistics', of which this model reads nothing"):
+        score(model, processor, history, [*candidates[:2], candidates[2] | {"statistics": [0.5]}], time)
     with pytest.raises(ValueError, match="takes none"):
         score(model, processor, history, candidates, time, similarity=[[0.0] * 5] * 3)
     with pytest.raises(ValueError, match=r"candidates come after it"):

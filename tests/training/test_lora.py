@@ -1,6 +1,8 @@
 import pytest
 import torch
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from sequence_rows import random_batch
+from sequence_tester import CONFIG
 from toy_training import make_model, make_trainer
 
 import lmctr
@@ -48,6 +50,47 @@ def test_adapters_by_hand_say_what_they_leave(tmp_path, monkeypatch, named, told
     make_trainer(tmp_path, model=get_peft_model(make_model(), config))
     assert len(heard) == (told is not None)
     assert told is None or told in heard[0]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["adapters alone", "activations too"])
+def test_adapters_of_a_sequence_model_by_hand(tmp_path, monkeypatch, whole):
+    """Also which running statistics they do not save: Dice's, which are moved in training."""
+    heard, batch = [], random_batch(lmctr.DINConfig(**CONFIG, embedding_dim=8), num_rows=6)
+    batch["labels"] = torch.tensor([1.0, 0.0] * 3)
+    monkeypatch.setattr(lora.logger, "warning", lambda text, *values: heard.append(text % values))
+
+    def make():
+        torch.manual_seed(0)
+        return lmctr.DINForCTR(lmctr.DINConfig(**CONFIG, embedding_dim=8))
+
+    def logits(model):
+        with torch.no_grad():
+            return model.eval()(**batch).logits
+
+    named = [name.removesuffix(".running_mean") for name, _ in make().named_buffers() if "running_mean" in name]
+    config = LoraConfig(
+        r=2, target_modules="all-linear", modules_to_save=named if whole else None, init_lora_weights=False
+    )
+    rows = [{name: values[row] for name, values in batch.items()} for row in range(6)]
+    args = lmctr.CTRTrainingArguments(
+        tmp_path / "out", stage2_epochs=2, per_device_train_batch_size=6, use_cpu=True, disable_tqdm=True
+    )
+    model = get_peft_model(make(), config)
+    data = lambda some: {name: torch.stack([row[name] for row in some]) for name in batch}, rows, rows
+    of_texts = get_peft_model(make(), LoraConfig(target_modules="all-linear", task_type="SEQ_CLS"))
+    with pytest.raises(ValueError, match="task_type SEQ_CLS hand on the inputs of texts, which DINForCTR does not"):
+        lmctr.CTRTrainer(of_texts, args, *data)
+    trainer = lmctr.CTRTrainer(model, args, *data)
+    trainer.train()
+    trainer.save_model(tmp_path / "adapters")
+    expected = logits(model)
+    again = (logits(PeftModel.from_pretrained(make(), tmp_path / "adapters")) - expected).abs().max() < 1e-6
+    assert again == whole
+    assert len(heard) == (not whole)
+    for text in heard:
+        assert text.startswith("training moves the running statistics of model.units.0.activations.0, ")
+    assert load_adapter(make(), tmp_path / "adapters").peft_config["default"].r == 2
+    torch.testing.assert_close(logits(merge_lora(model)), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_prompts_ahead_of_the_text_are_refused(tmp_path):

@@ -424,7 +424,7 @@ class SequenceProcessor(FittedExtractor):
         `user` (one for all candidates of a row) and `statistics` (a list of floats) where the processor reads such.
 
         Raises:
-            ValueError: as `__call__`; a candidate without `user` or `statistics`.
+            ValueError: as `__call__`; a candidate without `user` or `statistics`, or with one that the processor does not read.
         """
         users, names = self.user_feature_names, self.statistics
         width = max(map(len, candidates), default=0)
@@ -432,6 +432,10 @@ class SequenceProcessor(FittedExtractor):
         for row, own in enumerate(candidates):
             for place, entry in enumerate(own):
                 where = f"candidates: row {row}: candidate {place}"
+                for key, read in (("user", users), ("statistics", names)):
+                    value = None if read else entry.get(key)
+                    if value is not None and (not hasattr(value, "__len__") or len(value)):
+                        raise ValueError(f"{where} has {key!r}, of which this model reads nothing; leave {key!r} out")
                 if users and not isinstance(entry.get("user"), Mapping):
                     raise ValueError(f"{where} needs 'user', an object of {', '.join(users)}")
                 if users and entry["user"] != own[0]["user"]:

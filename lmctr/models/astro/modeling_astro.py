@@ -205,7 +205,8 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
 
     def embed_candidates(self, inputs: SequenceInputs) -> torch.Tensor:
         """(B, C, d) input vectors of candidates."""
-        undecided = self.behavior_embedding.weight[-1]
+        last = len(self.behavior_embedding.weight) - 1
+        undecided = self.behavior_embedding(inputs.candidate_items.new_full((), last))
         items = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         return items + undecided + self.scenario_embedding(inputs.candidate_scenarios)
 

@@ -106,6 +106,19 @@ class Linear(nn.Linear):
         return linear(states, self.weight, self.bias)
 
 
+def weight_and_bias(layer: nn.Module, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight (M, K) and the bias (M,) of a linear layer, for code that reads it in parts and does not call it.
+
+    What stands in a layer's place (an adapter of PEFT around it, eight bits, a hook that brings its weight from elsewhere) answers calls
+    only: there they are what it makes of unit vectors, of the type and on the device of `like`.
+    """
+    if isinstance(layer, nn.Linear) and layer.weight.device == like.device:
+        return layer.weight, layer.bias
+    units = torch.eye(layer.in_features, dtype=like.dtype, device=like.device)
+    found = layer(torch.cat([units, torch.zeros_like(units[:1])]))
+    return (found[:-1] - found[-1]).T, found[-1]
+
+
 def use_products(module: nn.Module) -> None:
     """Let the linear layers inside a module of another package multiply by [`linear`]; they stay the objects that they are."""
     for part in module.modules():

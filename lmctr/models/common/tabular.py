@@ -194,13 +194,10 @@ class TabularModelMixin:
 
 
 class LogitHead(nn.Linear):
-    """A linear map of the representation (B, W) to (B,) logits."""
+    """A linear map of the representation (B, W) to (B, 1) logits."""
 
     def __init__(self, in_size: int):
         super().__init__(in_size, 1)
-
-    def forward(self, representation: torch.Tensor) -> torch.Tensor:
-        return super().forward(representation).squeeze(-1)
 
 
 class SumHead(nn.Module):
@@ -297,6 +294,7 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = self.head(self.model.for_tasks(outputs.last_hidden_state), outputs.partial_logit)
         else:
             logits = self.head(outputs.last_hidden_state).float()
+            logits = logits.squeeze(-1) if logits.dim() > 1 else logits
             if outputs.partial_logit is not None:
                 logits = logits + outputs.partial_logit.float()
         if (skip := self._beside("numeric_skip")) is not None:

@@ -26,6 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import SequenceCTRConfig
 from .layers import split_heads
+from .products import weight_and_bias
 from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
 
 
@@ -110,7 +111,7 @@ class TwinAttention(GradientCheckpointingLayer):
         """
         compressed = torch.einsum("bnjc,hjc->bhnj", cross, self.cross_key[:, :-1])  # (b)
         bias = (compressed * self.beta[:, None, :-1]).sum(-1)
-        static = self.cross_value.weight[:, : cross.shape[2] * cross.shape[3]]
+        static = weight_and_bias(self.cross_value, inherent)[0][:, : cross.shape[2] * cross.shape[3]]
         value = self.value(inherent) + F.linear(cross.flatten(2), static)
         return split_heads(self.key(inherent), self.num_heads), split_heads(value, self.num_heads), bias
 
@@ -129,7 +130,9 @@ class TwinAttention(GradientCheckpointingLayer):
             queries: (B, C, d), the candidates' inherent features. key, value, bias: of `project`.
             bucket: (B, C, N), time since each event. visible: (B, C, N) bool.
         """
-        times = self.time_embedding.weight  # (buckets, cross_dim)
+        times = self.time_embedding(
+            torch.arange(len(self.time_embedding.weight), device=bucket.device)
+        )  # (buckets, cross_dim)
         of_time = self.beta[:, -1:] * (self.cross_key[:, -1] @ times.T)  # (h, buckets)
         query = split_heads(self.query(queries), self.num_heads)
         alpha = query @ key.transpose(-1, -2) / math.sqrt(self.head_dim) + bias[:, :, None]  # (c)
@@ -143,7 +146,7 @@ class TwinAttention(GradientCheckpointingLayer):
         weights = (alpha.masked_fill(~chosen, lowest).softmax(-1) * chosen).to(value.dtype)  # (e); 0 without any event
         per_bucket = weights.new_zeros(*weights.shape[:-1], len(times))
         per_bucket = per_bucket.scatter_add(-1, bucket[:, None].expand_as(weights), weights)
-        of_time = F.linear(times, self.cross_value.weight[:, -times.shape[1] :])  # (buckets, d)
+        of_time = F.linear(times, weight_and_bias(self.cross_value, queries)[0][:, -times.shape[1] :])  # (buckets, d)
         of_time = of_time.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
         mixed = weights @ value + per_bucket @ of_time
         return self.output(mixed.transpose(1, 2).flatten(2)), selected, weights

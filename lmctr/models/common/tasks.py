@@ -28,14 +28,15 @@ class Experts(nn.Module):
 
 
 class Gate(nn.Linear):
-    """A softmax over experts by an input, g(x) = softmax(W_g x), and their mean by it."""
+    """W_g, from an input to the scores of experts."""
 
     def __init__(self, in_size: int, count: int):
         super().__init__(in_size, count, bias=False)
 
-    def forward(self, states: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
-        """(B, W) and (B, n, E) to (B, E)."""
-        return (super().forward(states).softmax(-1).unsqueeze(1) @ experts).squeeze(1)
+
+def gated(gate: nn.Module, states: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """The mean of experts (B, n, E) by g(x) = softmax(W_g x) of inputs (B, W), as (B, E)."""
+    return (gate(states).softmax(-1).unsqueeze(1) @ experts).squeeze(1)
 
 
 class SharedBottom(nn.Module):
@@ -60,7 +61,7 @@ class MultiGateExperts(nn.Module):
 
     def forward(self, states: torch.Tensor) -> list[torch.Tensor]:
         experts = self.experts(states)
-        return [gate(states, experts) for gate in self.gates]
+        return [gated(gate, states, experts) for gate in self.gates]
 
 
 class Extraction(nn.Module):
@@ -84,9 +85,9 @@ class Extraction(nn.Module):
         shared = self.shared(common)
         own = [experts(state) for experts, state in zip(self.experts, of_tasks)]
         # g^k(x) = softmax(W^k x) S^k(x), S^k the task's own experts, then the shared ones (Eqs. 1-3, 6)
-        found = [gate(state, torch.cat([e, shared], 1)) for gate, state, e in zip(self.gates, of_tasks, own)]
+        found = [gated(gate, state, torch.cat([e, shared], 1)) for gate, state, e in zip(self.gates, of_tasks, own)]
         if self.shared_gate is not None:
-            found.append(self.shared_gate(common, torch.cat([*own, shared], 1)))
+            found.append(gated(self.shared_gate, common, torch.cat([*own, shared], 1)))
         return found
 
 

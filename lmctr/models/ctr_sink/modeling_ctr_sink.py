@@ -277,7 +277,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         longest = max(int(real.sum(1).amax()), 1)
         input_ids, real = input_ids[:, :longest].masked_fill(~real[:, :longest], 0), real[:, :longest]
         self.check_length("input_ids: a field of", longest, "tokens")
-        embeds, spec = self.get_input_embeddings()(input_ids), self.config.backbone_spec
+        embeds, spec = self._words(input_ids), self.config.backbone_spec
         stop, norm = self.config.num_lower_layers, self.config.field_norm
         states = run_layers(self.language_model, spec, embeds, real.long(), 0, stop, always_norm=norm)[-1]
         return mean_over(states, real)
@@ -340,6 +340,10 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         if self.config.layout == "fields":
             if field_vectors is not None:
                 raise ValueError('field_vectors are not used with layout="fields", only with "split"; leave them out')
+            if kwargs.pop("output_attentions", None):
+                raise ValueError(
+                    'output_attentions=True is not accepted with layout="fields", which gives none; leave it out'
+                )
             return forward_fields(self, input_ids, attention_mask, sink_buckets, field_ids, pooling, **kwargs)
         if self.config.layout == "split":
             return forward_split(self, input_ids, attention_mask, sink_buckets, field_ids, field_vectors, **kwargs)

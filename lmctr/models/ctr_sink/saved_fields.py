@@ -39,7 +39,7 @@ def save_field_vectors(model: PreTrainedModel, folder: Path) -> None:
 
 
 def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
-    """Fill the `field_store` of a `CTRSinkModel` from the file of a folder, where there is one.
+    """Fill the `field_store` of a `CTRSinkModel` from the file of a folder, where there is one in the model's precision.
 
     Raises:
         ValueError: a damaged file, one of another version, of other weights or of vectors of another size.
@@ -59,6 +59,8 @@ def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
             ids, lengths, vectors = (file.get_tensor(name) for name in ("token_ids", "lengths", "vectors"))
     except SafetensorError as error:
         raise ValueError(f"{path} is no whole file of vectors ({error}){fix}") from error
+    if vectors.dtype != model.dtype:  # it was loaded in another precision than it has in the folder
+        return
     if metadata.get("weights") != _weights_hash(model):
         raise ValueError(f"{path} holds vectors of other weights than those of the model{fix}")
     shape = (len(lengths), model.config.text_config.hidden_size)

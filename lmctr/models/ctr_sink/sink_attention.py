@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lmctr.models.common.products import weight_and_bias
+
 from .configuration_ctr_sink import CTRSinkConfig
 
 
@@ -104,13 +106,11 @@ class SinkEmbedding(nn.Module):
 
     def forward(self, buckets: torch.Tensor) -> torch.Tensor:
         """(B, N, S) buckets, all in range, to (B, N, H)."""
-        embeddings = self.projection.bias
-        for signal, table in enumerate(self.tables):
-            if isinstance(self.projection, SinkProjection):
-                projected = F.linear(table.weight, self.projection.weight)
-            else:  # with an adapter around it
-                projected = self.projection(table.weight) - self.projection.bias
-            embeddings = embeddings + F.embedding(buckets[..., signal], projected)
+        rows = torch.arange(len(self.tables[0].weight), device=buckets.device)
+        tables = [table(rows) for table in self.tables]
+        weight, embeddings = weight_and_bias(self.projection, tables[0])
+        for signal, table in enumerate(tables):
+            embeddings = embeddings + F.embedding(buckets[..., signal], F.linear(table, weight))
         return embeddings
 
 

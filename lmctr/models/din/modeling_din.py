@@ -30,6 +30,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 
+from lmctr.models.common.products import weight_and_bias
 from lmctr.models.common.sequence import (
     CandidateContext,
     ItemEmbedding,
@@ -63,10 +64,11 @@ class LocalActivationUnit(GradientCheckpointingLayer):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """(B, C, d), (B, N, d) and (B, C, N) bool to the weights (B, C, N), 0 where an event is not seen."""
-        of_query, of_key, of_difference, of_product = self.first.weight.T.chunk(4)  # (d, H) each
+        weight, bias = weight_and_bias(self.first, query)
+        of_query, of_key, of_difference, of_product = weight.T.chunk(4)  # (d, H) each
         # What is linear in k is one product with k per row, of all candidates: (B, N, d) and (B, d, C H).
         of_pairs = query.transpose(1, 2)[..., None] * of_product[:, None] + (of_key - of_difference)[:, None]
-        of_queries = query @ (of_query + of_difference) + self.first.bias  # (B, C, H)
+        of_queries = query @ (of_query + of_difference) + bias  # (B, C, H)
         states = torch.baddbmm(of_queries.flatten(1)[:, None], key, of_pairs.flatten(2))
         states = states.unflatten(-1, of_queries.shape[1:])  # (B, N, C, H)
         visible = visible.transpose(1, 2)

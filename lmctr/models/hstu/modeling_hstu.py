@@ -36,6 +36,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.layers import MLP, split_heads
+from lmctr.models.common.products import weight_and_bias
 from lmctr.models.common.relative_bias import add_bias, pair_bias
 from lmctr.models.common.sequence import (
     CachedHistoryMixin,
@@ -113,7 +114,8 @@ class HSTULayer(GradientCheckpointingLayer):
         """
         normed = self.norm_input(states)
         if is_last:
-            own_value, own_key = F.silu(F.linear(normed, self.f1.weight[2 * normed.shape[-1] :])).chunk(2, dim=-1)
+            of_both = weight_and_bias(self.f1, normed)[0][2 * normed.shape[-1] :]
+            own_value, own_key = F.silu(F.linear(normed, of_both)).chunk(2, dim=-1)
             return None, split_heads(own_key, self.num_heads), split_heads(own_value, self.num_heads), None
         gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
         query, own_value, own_key = (split_heads(x, self.num_heads) for x in rest)

@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding, project_fields
 from lmctr.models.common.layers import MLP
+from lmctr.models.common.products import weight_and_bias
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -69,7 +70,7 @@ class WukongLayer(GradientCheckpointingLayer):
         # All that is linear in the embeddings in one product, in the layout (B, d, n): one copy instead of several.
         transposed = states.transpose(1, 2).contiguous()
         mixings = [self.lcb, self.residual, self.projection if self.kind == "static" else self.compress]
-        weights = [mixing.weight for mixing in mixings if mixing is not None]
+        weights = [weight_and_bias(mixing, states)[0] for mixing in mixings if mixing is not None]
         parts = F.linear(transposed, torch.cat(weights)).split([len(weight) for weight in weights], -1)
 
         if self.kind == "none":

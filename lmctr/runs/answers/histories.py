@@ -137,7 +137,10 @@ class HistoryAnswers(Answers):
 
 
 def _goes_on(history: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> bool:
-    return bool(earlier) and history[: len(earlier)] == earlier
+    try:
+        return bool(earlier) and history[: len(earlier)] == earlier
+    except ValueError:  # arrays among the values: such a history is read anew
+        return False
 
 
 class TextAnswers(HistoryAnswers):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from model_tester import CTRModelTesterMixin
+from peft import LoraConfig, get_peft_model
 from test_equations import layer_norm
 from tiny_models import VOCAB, sink_config
 
@@ -51,6 +52,7 @@ def model_of(backbone="bert", implementation="sdpa", **values):
 
 
 class FieldsTester(CTRModelTesterMixin):
+    offloads = True
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
 
@@ -59,6 +61,16 @@ class FieldsTester(CTRModelTesterMixin):
 
     def make_batch(self, config, seed=0):
         return {**batch_of(fields_of(seed, 2)), "labels": torch.tensor([1.0, 0.0, 1.0])}
+
+    def test_attentions_are_refused_where_they_are_asked_for(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = model(**batch)
+        assert torch.equal(model(**batch, output_attentions=False).logits, expected.logits)
+        of_texts = LoraConfig(target_modules="all-linear", task_type="SEQ_CLS")  # whose wrapper gives None
+        torch.testing.assert_close(get_peft_model(self.make_model(), of_texts).eval()(**batch).logits, expected.logits)
+        with pytest.raises(ValueError, match=r'output_attentions=True is not accepted with layout="fields"'):
+            model(**batch, output_attentions=True)
 
 
 class TestBertFields(FieldsTester):

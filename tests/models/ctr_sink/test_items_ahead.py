@@ -246,6 +246,22 @@ def test_vectors_are_saved_with_a_run_and_loading_encodes_none_again(ahead, tmp_
     np.testing.assert_allclose([one["logit"] for one in found], expected, atol=1e-5)
     assert sum(size for size, *_ in counts) == 0
 
+    for dtype, encodes in (("auto", False), ("bfloat16", True)):  # by the folder's name
+        counts.clear()
+        pipe = transformers.pipeline("click-prediction", model=str(tmp_path), dtype=dtype)
+        found = pipe({"history": history, "candidates": candidates, "time": 9})
+        np.testing.assert_allclose([one["logit"] for one in found], expected, atol=0.2 if encodes else 1e-5)
+        assert (sum(size for size, *_ in counts) > 0) == encodes
+    pipe.save_pretrained(tmp_path / "again")
+    counts.clear()
+    assert (
+        transformers.pipeline("click-prediction", model=str(tmp_path / "again"))(
+            {"history": history, "candidates": candidates, "time": 9}
+        )
+        == found
+    )
+    assert sum(size for size, *_ in counts) == 0
+
     path = tmp_path / "field_vectors.safetensors"
     with torch.no_grad():
         lower_parameters(loaded.model)[-1].add_(1.0)
