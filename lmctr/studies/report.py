@@ -108,7 +108,7 @@ def build_report(
     """The page.
 
     Args:
-        runs: folders of finished runs. Those whose recipes differ in the seed only are one group.
+        runs: folders of finished runs. Those of different seeds whose recipes differ in nothing else, on the same data, are one group.
         split: part that is tested and drawn.
         num_resamples: draws per bootstrap.
         plots: whether pictures are drawn.
@@ -156,10 +156,18 @@ def _read(name: str, folder: RunFolder, split: str) -> ReportedRun:
 
 
 def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
-    """Runs of one recipe, but for the seed, in the order in which they come."""
+    """Runs of one recipe, but for the seed, on the same data, in the order in which they come."""
+
+    def is_another_seed(run: ReportedRun, group: list[ReportedRun]) -> bool:
+        return (
+            run.metrics.get("seed") not in [own.metrics.get("seed") for own in group]
+            and (run.data or {}).get("fingerprint") == (group[0].data or {}).get("fingerprint")
+            and not differing_keys(group[0].recipe, run.recipe)
+        )
+
     groups: list[list[ReportedRun]] = []
     for run in runs:
-        same = (group for group in groups if not differing_keys(group[0].recipe, run.recipe))
+        same = (group for group in groups if is_another_seed(run, group))
         group = next(same, None)
         if group is None:
             groups.append([run])
@@ -419,7 +427,7 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
         pairs = (groups[0][0].recipe, group[0].recipe)
         lines = [["key", "first", "second"]]
         lines += [[key, *(shown(str(value_at(recipe, key, "(not set)"))) for recipe in pairs)] for key in differing]
-        caption = f"{_group_name(groups[0])} and {_group_name(group)} differ in"
+        caption = f"{_group_name(groups[0])} and {_group_name(group)} differ in{'' if differing else ' no key'}"
         section.tables.append(Table(caption, lines, 3))
     for group in groups:
         recipe = yaml.safe_dump(without_paths(group[0].recipe), sort_keys=False, allow_unicode=True)

@@ -236,6 +236,19 @@ def test_numbers_of_other_samples_are_told_apart(runs, tmp_path):
     assert set(first[1][2:]) == {"-"}
 
 
+def test_only_other_seeds_on_the_same_data_are_a_mean(runs, tmp_path):
+    again, moved = tmp_path / "again", tmp_path / "moved"
+    for folder in (again, moved):
+        shutil.copytree(runs / "fast-1", folder)
+    data = json.loads((moved / "data.json").read_text())
+    (moved / "data.json").write_text(json.dumps(data | {"fingerprint": "another"}))
+    (moved / "lmctr_manifest.json").unlink()
+    page = page_of(runs / "fast-0", runs / "fast-1", again, moved, "--output", tmp_path / "page.html", "--no-plots")
+    names = [line[0] for line in page.table("", "seed")[0]]
+    assert names[1:6] == ["fast-0", "fast-1", "mean of fast-0 to fast-1", "again", "moved"]
+    assert "fast-0 to fast-1 and again differ in no key" in page.text
+
+
 def test_runs_of_other_metrics_have_a_picture_each(runs, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(runs / "slow-0", other)
