@@ -200,7 +200,7 @@ class Search:
                 study.enqueue_trial(known)
 
     def _try(self, study: Any, number: int) -> None:
-        """One trial. What its values cannot be trained with is told and noted; where nothing could be trained yet it is an error."""
+        """One trial. What its values cannot be trained with is told and noted; where no training could begin yet it is an error."""
         study.sampler = self.optuna.samplers.TPESampler(seed=self.seed + number)
         trial = study.ask()
         values = {parameter.key: parameter.suggest(trial) for parameter in self.space}
@@ -225,7 +225,7 @@ class Search:
         except DataChangedError:
             raise
         except (ValueError, RuntimeError, ArithmeticError) as error:
-            if not any(other.state in (state.COMPLETE, state.PRUNED) for other in study.trials):
+            if not watch.began and not any(other.state in (state.COMPLETE, state.PRUNED) for other in study.trials):
                 raise
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
@@ -312,16 +312,16 @@ class DataChangedError(ValueError):
 
 
 class _Watch(TrainerCallback):
-    """Tells a trial each evaluation of stage 2, and ends it where Optuna says so. best: the best value so far."""
+    """Tells a trial each evaluation of stage 2, and ends it where Optuna says so. best: the best value so far. began: whether the data were read."""
 
     def __init__(self, search: Search, trial: Any):
         self.search, self.trial = search, trial
         self.best: float | None = None
-        self.count = 0
+        self.count, self.began = 0, False
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
-        about = self.search.folder / "search.yaml"
+        self.began, about = True, self.search.folder / "search.yaml"
         found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
         if mine.get("data") not in (None, found):
             raise DataChangedError(

@@ -184,6 +184,33 @@ def test_values_that_cannot_be_trained_do_not_end_the_search(files, quick, monke
         Search(options(files, "other")).run()
 
 
+def test_a_search_whose_first_trial_diverges_goes_on(files, capsys):
+    """The same command would draw the same values for ever; what cannot be read at all is still an error."""
+    (files / "space.yaml").write_text(yaml.safe_dump({"training.learning_rate": [1e-2, 1e6]}))
+    Search(options(files, trials=4, overrides=[("training.seed", "1")])).run()
+    rows = read_csv(files / "search" / "trials.csv", text=["state"])
+    states = [row["state"] for row in rows]
+    assert (states[0], len(states), set(states)) == ("fail", 4, {"fail", "complete"})
+    assert "the training diverged" in capsys.readouterr().out
+    assert load_recipe(files / "search" / "best.yaml").training["learning_rate"] == 1e-2
+
+
+def test_a_range_ends_with_its_last_step(files, recwarn):
+    space = {
+        "training.weight_decay": {"low": 0, "high": 0.3, "step": 0.07},
+        "model.embedding_dim": {"low": 2, "high": 9, "step": 4},
+        "training.warmup_steps": {"low": 0.0, "high": 0.3, "step": 0.1},
+    }
+    (files / "space.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
+    decay, dim, warmup = read_space(files / "space.yaml")
+    assert [list(each.corners()) for each in (decay, dim, warmup)] == [[0, 0.28], [2, 6], [0.0, 0.3]]
+    assert (decay.encode(0.3), decay.encode(0.28), dim.encode(9), dim.encode(6)) == (None, 0.28, None, 6)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = {round(each.suggest(study.ask()), 9) for each in (decay, dim, warmup) for _ in range(60)}
+    assert drawn == {0.0, 0.07, 0.14, 0.21, 0.28, 2, 6, 0.1, 0.2, 0.3}
+    assert not [warning for warning in recwarn if "divisible" in str(warning.message)]
+
+
 def test_another_start_or_space_is_refused(files, quick):
     Search(options(files)).run()
     about = files / "search" / "search.yaml"  # written before `epochs` was the name in kept recipes
