@@ -21,13 +21,14 @@ from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
 from lmctr.runs.about import data_lines, dataset_info, shown, shown_command, without_paths
-from lmctr.runs.folder import SLICES, RunFolder, open_run
+from lmctr.runs.folder import METRICS, SLICES, RunFolder, open_run
 from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
 from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import step
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import seed_cells
 
 _MAIN = ("revenue_ratio", "auc")
@@ -152,7 +153,11 @@ def build_report(
 def _read(name: str, folder: RunFolder, split: str) -> ReportedRun:
     has_scores = (folder.path / "predictions" / f"{split}.parquet").is_file()
     scores = read_predictions(folder.path, split) if has_scores else None
-    return ReportedRun(name, folder, folder.metrics() or {}, folder.recipe() or {}, folder.data(), scores)
+    written = {key: value for key, value in (folder.metrics() or {}).items() if value is not None}
+    if not isinstance(written.get("split metrics"), dict):
+        raise ValueError(f"{folder.path / METRICS} has no 'split metrics', the metrics of each part: it is damaged")
+    metrics = {"baselines": {}, "training_samples": {}} | written  # what a run of another version may lack
+    return ReportedRun(name, folder, metrics, {"model": {}} | (folder.recipe() or {}), folder.data(), scores)
 
 
 def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
@@ -340,13 +345,12 @@ def _number(value: Any) -> str:
 
 def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Picture] | None) -> PageSection:
     section = PageSection("Calibration")
-    curves = {
-        run.name: calibration_curve(
-            run.scores.columns["label"], run.scores.columns["logit"], from_logits=True, sample_weight=run.scores.weight
-        )
-        for run in runs
-        if run.scores is not None and run.scores.ranking is None
-    }
+    curves = {}
+    for run in runs:
+        if run.scores is not None and run.scores.ranking is None:
+            with errors_of(run.folder.path):
+                labels, logits = (run.scores.columns[name] for name in ("label", "logit"))
+                curves[run.name] = calibration_curve(labels, logits, from_logits=True, sample_weight=run.scores.weight)
     if not curves:
         section.notes.append(f"No scores of clicks are kept for {split}: nothing to compare with.")
         return section
@@ -380,7 +384,7 @@ def _slices(run: ReportedRun, split: str, draw: Callable[..., Picture] | None) -
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] == split]
+        rows = [row for row in csv.DictReader(file) if row.get("split") == split]
     if not rows:
         return None
     numbers = [key for key in rows[0] if key not in ("split", "slice", "value", "num_samples")]
