@@ -32,10 +32,12 @@ from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
 from lmctr.utils.files import read_json, read_yaml, write_text
+from lmctr.utils.lock import owned
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
 _FOLDERS = ("trial", "start-*", "best-*")
+_LOCK = ".search.lock"
 # Trials are measured on validation while they train, and leave nothing.
 _OF_TRIALS = {
     "data.baselines": False,
@@ -114,7 +116,11 @@ class Search:
                             raise ValueError(f"{self.options.space}: {parameter.key}: {error}") from error
 
     def run(self) -> SearchResult:
-        """All of it."""
+        """All of it, alone in the folder: another search would take the trial in it for a killed one, and remove it."""
+        with owned(self.folder, "`lmctr search`", _LOCK):
+            return self._run()
+
+    def _run(self) -> SearchResult:
         self._claim()
         study = self._study()
         self._go_on(study)
@@ -158,9 +164,8 @@ class Search:
                     f"{self.folder} holds a search with another {' and '.join(differing)}; give another --output-dir, or --overwrite"
                 )
             mine["data"] = before.get("data")
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        elif any(path.name != _LOCK for path in self.folder.iterdir()):
             raise ValueError(f"--output-dir {self.folder} is not empty and holds no search; give another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_text(about, yaml.safe_dump(mine, sort_keys=False, allow_unicode=True))
 
     def _study(self) -> Any:

@@ -15,6 +15,7 @@ from lmctr.studies.options import SearchOptions
 from lmctr.studies.search import Search
 from lmctr.studies.search_space import read_space
 from lmctr.utils.files import read_yaml
+from lmctr.utils.lock import owned
 from lmctr.utils.tables import read_csv
 
 optuna = pytest.importorskip("optuna")
@@ -151,6 +152,16 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     with pytest.raises(ValueError, match=r"search\.yaml is damaged: it says no start"):
         Search(options(files)).run()
     Search(options(files, overwrite=True)).run()
+
+
+def test_a_second_search_in_the_folder_is_kept_out(files, quick):
+    """It would take the trial that is being made for a killed one, and remove its folder."""
+    with owned(files / "search", "`lmctr search`", ".search.lock"):
+        with pytest.raises(ValueError, match=r"`lmctr search`"):
+            Search(options(files)).run()
+        assert not (files / "search" / "search.yaml").exists()
+    Search(options(files)).run()
+    assert len(quick) == 4
 
 
 def test_trials_below_the_median_end_early(files, quick, capsys):
