@@ -27,6 +27,7 @@ from lmctr.evaluation.significance import (
 )
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import spread_cells
 
 __all__ = [
@@ -105,9 +106,10 @@ class RunPredictions:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """`evaluate_predictions` of the scores, with users as groups where there are some; `evaluate_ranking` of impressions."""
-        if self.ranking is not None:
-            return evaluate_ranking(**self._ads, settings=self.ranking)
-        return evaluate_predictions(self.columns["label"], self.columns["logit"], self.users, self.weight)
+        with errors_of(self.path):
+            if self.ranking is not None:
+                return evaluate_ranking(**self._ads, settings=self.ranking)
+            return evaluate_predictions(self.columns["label"], self.columns["logit"], self.users, self.weight)
 
     @cached_property
     def per_impression(self) -> dict[str, np.ndarray]:

@@ -107,6 +107,18 @@ class MetricModule(evaluate.Metric):
             )
         return super().compute(predictions=predictions, references=references, **values)
 
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **values: Any) -> None:
+        """As any module's. Groups are kept as text: a column of whole numbers would round 1.5, and hold no text of a later batch."""
+        if "groups" in values and predictions is not None:
+            groups = metrics._check_groups(values["groups"], len(predictions))
+            values["groups"] = list(map(str, groups.tolist()))
+        super().add_batch(predictions=predictions, references=references, **values)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **values: Any) -> None:
+        """As any module's; groups as in `add_batch`."""
+        values |= {"groups": str(values["groups"])} if values.get("groups") is not None else {}
+        super().add(prediction=prediction, reference=reference, **values)
+
     def _compute(self, predictions: list, references: list, **values: Any) -> dict[str, float]:
         return {self.name_: getattr(metrics, self.name_)(references, predictions, **values)}
 

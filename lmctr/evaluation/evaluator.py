@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from lmctr.evaluation import metrics
@@ -70,9 +69,11 @@ def evaluate_predictions(
     if not keep.all():
         if len(values) != len(labels):
             raise ValueError(f"{len(values)} predictions for {len(labels)} labels: give one of each per sample")
+        groups, weight = (
+            None if own is None else metrics._of_samples(own, name, len(labels))[keep]
+            for own, name in ((groups, "groups"), (weight, "sample_weight"))
+        )
         labels, values = labels[keep], values[keep]
-        groups = None if groups is None else np.asarray(groups)[keep]
-        weight = None if weight is None else np.asarray(weight)[keep]
     if len(labels) == 0:
         raise ValueError(f"nothing to evaluate: no row has a label other than {IGNORED_LABEL}")
     result: dict[str, float | int] = {
@@ -88,7 +89,7 @@ def evaluate_predictions(
         labels, values, from_logits=from_logits, sample_weight=weight
     )
     result["num_samples"] = len(labels)
-    result["positive_rate"] = float(np.average(labels, weights=weight))
+    result["positive_rate"] = metrics._mean(labels, metrics._check_weight(weight, labels))
     return result
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from .errors import UndefinedMetricError
+from .errors import UndefinedMetricError, plain
 from .ranking_metrics import RankingMetrics, ndcg, ordered_pair_accuracy, recall_at, revenue_ratio
 
 _MOST_BINS = 1_000_000
@@ -350,9 +350,10 @@ def _check_weight(sample_weight: ArrayLike | None, labels: ArrayLike) -> np.ndar
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(f"sample_weight must be finite and not negative, got {weight[row]} at row {row}")
-    if weight.sum() <= 0:
+    if not weight.any():
         raise ValueError("sample_weight is 0 for every sample: a metric needs at least one weighted sample")
-    return weight
+    # only their ratios count, and products and sums of very small or large ones would leave float64; a power of two rounds nothing
+    return np.ldexp(weight, -np.frexp(weight.max())[1])
 
 
 def _check_predictions(labels: ArrayLike, values: ArrayLike, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -368,10 +369,7 @@ def _check_predictions(labels: ArrayLike, values: ArrayLike, from_logits: bool) 
 
 
 def _to_array(values: ArrayLike, name: str) -> np.ndarray:
-    if hasattr(values, "detach"):  # a tensor: bfloat16 has no numpy type, so go through float32
-        values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() else values
-    array = np.asarray(values)
+    array = np.asarray(plain(values, name))
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension (one value per sample), got shape {array.shape}")
     if array.dtype.kind not in "biuf":
@@ -380,20 +378,41 @@ def _to_array(values: ArrayLike, name: str) -> np.ndarray:
 
 
 def _encode_groups(groups: ArrayLike, num_samples: int) -> tuple[np.ndarray, int]:
-    if hasattr(groups, "detach"):
-        groups = groups.detach().cpu()
-    groups = np.asarray(groups)
-    if groups.shape != (num_samples,):
-        raise ValueError(f"groups must have shape ({num_samples},), one group per sample, got {groups.shape}")
-    if groups.dtype.kind in "fO":
-        is_missing = (own is None or own != own for own in groups)  # NaN is not itself
-        missing = np.isnan(groups) if groups.dtype.kind == "f" else np.fromiter(is_missing, bool, num_samples)
+    groups = _check_groups(groups, num_samples)
+    try:
+        names, codes = np.unique(groups, return_inverse=True)
+    except TypeError as error:  # values that have no order
+        kinds = ", ".join(sorted({type(own).__name__ for own in groups}))
+        raise ValueError(f"groups are of different types ({kinds}): give numbers only, or text only") from error
+    return codes.reshape(-1), len(names)
+
+
+def _check_groups(groups: ArrayLike, num_samples: int) -> np.ndarray:
+    """Groups as an array of any type, one per sample, none of which is missing."""
+    groups = _of_samples(groups, "groups", num_samples)
+    if groups.dtype.kind in "fOmM":
+        is_object = groups.dtype == object
+        missing = np.fromiter(map(_is_missing, groups), bool, num_samples) if is_object else groups != groups
         if missing.any():
             row = int(missing.argmax())
-            word = "None" if groups[row] is None else "NaN"
+            word = "NaN" if isinstance(groups[row], float) else groups[row]
             raise ValueError(f"groups is {word} at row {row}: every sample needs a group")
-    names, codes = np.unique(groups, return_inverse=True)
-    return codes.reshape(-1), len(names)
+    return groups
+
+
+def _of_samples(values: ArrayLike, name: str, num_samples: int) -> np.ndarray:
+    """Values of any type, one per sample."""
+    values = np.asarray(plain(values, name))
+    if values.shape != (num_samples,):
+        raise ValueError(f"{name} must have shape ({num_samples},), one per sample, got {values.shape}")
+    return values
+
+
+def _is_missing(value: object) -> bool:
+    try:
+        return value is None or bool(value != value)  # NaN is not itself
+    except TypeError:  # pandas' NA, of which that cannot be said
+        return True
 
 
 def _require_both_classes(labels: np.ndarray, weight: np.ndarray | None, name: str) -> None:
@@ -413,5 +432,5 @@ def _mean(values: np.ndarray, weight: np.ndarray | None) -> float:
 
 def _epsilon(values: ArrayLike) -> float:
     """Epsilon of the values' own floating type; that of float64 for other types."""
-    kind = np.asarray(values.detach().cpu().float() if hasattr(values, "detach") else values).dtype
+    kind = np.asarray(plain(values, "probabilities")).dtype
     return float(np.finfo(kind if kind.kind == "f" else np.float64).eps)

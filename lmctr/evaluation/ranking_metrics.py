@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import UndefinedMetricError
+from .errors import UndefinedMetricError, plain
 
 __all__ = [
     "RankingMetrics",
@@ -471,17 +471,22 @@ def _grids(columns: dict[str, ArrayLike], mask: ArrayLike | None) -> tuple[list[
 
 def _grid(values: ArrayLike, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(B, n) float64 and where it has values: everywhere, or the places of ragged lists."""
-    if hasattr(values, "detach"):  # a tensor: bfloat16 has no numpy type
-        values = values.detach().cpu()
-        values = values.float().numpy() if values.is_floating_point() and values.element_size() < 4 else values.numpy()
-    if not isinstance(values, np.ndarray) and isinstance(values, Sequence) and len(values):
-        lengths = [len(row) if hasattr(row, "__len__") else -1 for row in values]
-        if min(lengths) >= 0 and len(set(lengths)) > 1:
-            present = np.arange(max(lengths)) < np.asarray(lengths)[:, None]
-            array = np.zeros(present.shape)
-            array[present] = np.concatenate([np.asarray(row, dtype=np.float64) for row in values])
-            return array, present
-    array = np.asarray(values)
+    values = plain(values, name)
+    if not isinstance(values, Sequence):
+        values = np.asarray(values)
+        if values.dtype == object and values.ndim:  # a column of lists
+            values = list(values)
+    try:
+        if isinstance(values, Sequence) and len(values):
+            lengths = [len(row) if hasattr(row, "__len__") else -1 for row in values]
+            if min(lengths) >= 0 and len(set(lengths)) > 1:
+                present = np.arange(max(lengths)) < np.asarray(lengths)[:, None]
+                array = np.zeros(present.shape)
+                array[present] = np.concatenate([np.asarray(row, dtype=np.float64) for row in values])
+                return array, present
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers, a list of them per impression: {error}") from error
     if array.ndim == 1 and array.size:
         array = array[None]
     if array.ndim != 2:

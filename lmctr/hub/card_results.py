@@ -12,7 +12,7 @@ from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.evaluation.impression_baselines import BOUND
 from lmctr.hub.checks import split_metrics
-from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.folder import RunFolder, check_same_data, open_run
 from lmctr.utils.tables import markdown_table, seed_cells
 
 METRIC_TYPES = {"auc": "roc_auc", "grouped_auc": "grouped_roc_auc", "user_auc": "user_roc_auc"}
@@ -39,9 +39,8 @@ def seed_metrics(
         if seed_runs:
             folder.check_finished()
         return []
-    runs = [_one_run(folder, metrics)]
-    for other in seed_runs:
-        second = open_run(other)
+    runs, others = [_one_run(folder, metrics)], [open_run(other) for other in seed_runs]
+    for second in others:
         differing = differing_keys(recipe, second.recipe())
         if differing:
             raise ValueError(
@@ -51,6 +50,7 @@ def seed_metrics(
     seeds = [run["seed"] for run in runs]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")
+    check_same_data([folder, *others])
     return runs
 
 

@@ -84,7 +84,7 @@ def build_card(
     Raises:
         FileNotFoundError, ValueError: a folder that is no finished run, broken files, a licence that the Hub has no
             identifier of, or `seed_runs` whose recipes differ in
-            more than the seed.
+            more than the seed, or that read other data.
     """
     check_licence(licence)
     folder = open_model(run_dir, refuse_pickles=True)

@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -461,6 +461,23 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     run.check_finished()
     run.verify(_is_loaded)
     return run
+
+
+def check_same_data(runs: Iterable[RunFolder]) -> None:
+    """Runs over whose seeds a mean is taken must have read the same data.
+
+    Raises:
+        ValueError: two that did not, by the fingerprints in their `data.json`.
+    """
+    found: dict[str | None, RunFolder] = {}
+    for run in runs:
+        if run.prepared:
+            found.setdefault(run.data().get("fingerprint"), run)
+    if len(found) > 1:
+        raise ValueError(
+            f"{' and '.join(str(run.path) for run in found.values())} were trained on different data, so that a mean over them says nothing; restore "
+            "the data and train again what was trained on others"
+        )
 
 
 def _is_loaded(name: str) -> bool:

@@ -29,6 +29,7 @@ from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
 from lmctr.runs.inputs.calibration import calibrate
+from lmctr.runs.inputs.keys import LogDataKeys
 from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
@@ -236,10 +237,25 @@ class Training:
                 f"training.calibration is {self.args.calibration!r}, accepted: 'none'; logits of impressions rank their ads, and are no log-odds"
             )
         check_metric_name(self.args.metric_for_best_model, self.view.ranks)
+        no_trees = self.view.ranks or (
+            issubclass(self.view.data_keys, LogDataKeys) and not recipe.data.get("statistics")
+        )
+        if self.args.boosting_share and no_trees:
+            raise self._nothing_for_trees(self.args)
+        if self.args.rolling_origin and type(self.view).earlier is InputKind.earlier:
+            self.view.earlier(1)  # says why not
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
 
             check_lora(self.args.lora, family)
+
+    @staticmethod
+    def _nothing_for_trees(args: CTRTrainingArguments) -> ValueError:
+        share = "auto" if args.chooses_share else args.boosting_share
+        return ValueError(
+            f"training.boosting_share is {share}, but the model has nothing that trees could read; give it data.statistics (a "
+            "table: numeric or categorical fields), or leave boosting_share out"
+        )
 
     def say(self, line: str) -> None:
         """Print a line of progress, from the first process only."""
@@ -458,10 +474,7 @@ class Training:
     def _start(self, view: InputKind, model: Any, args: CTRTrainingArguments, goes_on: bool) -> None:
         """Let a new model start as the arguments say; one that goes on from a run keeps what that has, its trees with the share of these arguments."""
         if args.boosting_share and model.trees_beside() is None:
-            raise ValueError(
-                f"training.boosting_share is {args.boosting_share}, but the model has nothing that trees could read; give it data.statistics (a "
-                "table: numeric or categorical fields), or leave boosting_share out"
-            )
+            raise self._nothing_for_trees(args)
         if args.linear_start == "logistic" and not goes_on and model.linear_path() is not None:
             start_linear(model, view.linear_samples(), args.recency_half_life)
         if model.config.boosted_trees:

@@ -11,8 +11,8 @@ from lmctr.utils.options import check_counts, given, option
 @dataclass
 class ReportOptions:
     """Write one HTML page about finished runs that holds everything it shows and opens without a network: metrics beside the baselines,
-    paired tests, training curves, calibration, slices, data, settings and commands. Runs whose recipes differ in the seed only are one
-    group (mean and spread); the first group is tested against each other one."""
+    paired tests, training curves, calibration, slices, data, settings and commands. Runs on the same data whose recipes differ in the seed
+    only are one group (mean and spread); the first group is tested against each other one."""
 
     run: list[str] = option("run folder of lmctr train", positional=True, metavar="RUN")
     output: str | None = option("the page (default: analysis/report.html in the first run)", None, metavar="FILE")

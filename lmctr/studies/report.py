@@ -21,13 +21,14 @@ from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
 from lmctr.runs.about import data_lines, dataset_info, shown, shown_command, without_paths
-from lmctr.runs.folder import SLICES, RunFolder, open_run
+from lmctr.runs.folder import METRICS, SLICES, RunFolder, open_run
 from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
 from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import step
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import seed_cells
 
 _MAIN = ("revenue_ratio", "auc")
@@ -108,7 +109,7 @@ def build_report(
     """The page.
 
     Args:
-        runs: folders of finished runs. Those whose recipes differ in the seed only are one group.
+        runs: folders of finished runs. Those of different seeds whose recipes differ in nothing else, on the same data, are one group.
         split: part that is tested and drawn.
         num_resamples: draws per bootstrap.
         plots: whether pictures are drawn.
@@ -152,14 +153,26 @@ def build_report(
 def _read(name: str, folder: RunFolder, split: str) -> ReportedRun:
     has_scores = (folder.path / "predictions" / f"{split}.parquet").is_file()
     scores = read_predictions(folder.path, split) if has_scores else None
-    return ReportedRun(name, folder, folder.metrics() or {}, folder.recipe() or {}, folder.data(), scores)
+    written = {key: value for key, value in (folder.metrics() or {}).items() if value is not None}
+    if not isinstance(written.get("split metrics"), dict):
+        raise ValueError(f"{folder.path / METRICS} has no 'split metrics', the metrics of each part: it is damaged")
+    metrics = {"baselines": {}, "training_samples": {}} | written  # what a run of another version may lack
+    return ReportedRun(name, folder, metrics, {"model": {}} | (folder.recipe() or {}), folder.data(), scores)
 
 
 def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
-    """Runs of one recipe, but for the seed, in the order in which they come."""
+    """Runs of one recipe, but for the seed, on the same data, in the order in which they come."""
+
+    def is_another_seed(run: ReportedRun, group: list[ReportedRun]) -> bool:
+        return (
+            run.metrics.get("seed") not in [own.metrics.get("seed") for own in group]
+            and (run.data or {}).get("fingerprint") == (group[0].data or {}).get("fingerprint")
+            and not differing_keys(group[0].recipe, run.recipe)
+        )
+
     groups: list[list[ReportedRun]] = []
     for run in runs:
-        same = (group for group in groups if not differing_keys(group[0].recipe, run.recipe))
+        same = (group for group in groups if is_another_seed(run, group))
         group = next(same, None)
         if group is None:
             groups.append([run])
@@ -332,13 +345,12 @@ def _number(value: Any) -> str:
 
 def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Picture] | None) -> PageSection:
     section = PageSection("Calibration")
-    curves = {
-        run.name: calibration_curve(
-            run.scores.columns["label"], run.scores.columns["logit"], from_logits=True, sample_weight=run.scores.weight
-        )
-        for run in runs
-        if run.scores is not None and run.scores.ranking is None
-    }
+    curves = {}
+    for run in runs:
+        if run.scores is not None and run.scores.ranking is None:
+            with errors_of(run.folder.path):
+                labels, logits = (run.scores.columns[name] for name in ("label", "logit"))
+                curves[run.name] = calibration_curve(labels, logits, from_logits=True, sample_weight=run.scores.weight)
     if not curves:
         section.notes.append(f"No scores of clicks are kept for {split}: nothing to compare with.")
         return section
@@ -372,7 +384,7 @@ def _slices(run: ReportedRun, split: str, draw: Callable[..., Picture] | None) -
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] == split]
+        rows = [row for row in csv.DictReader(file) if row.get("split") == split]
     if not rows:
         return None
     numbers = [key for key in rows[0] if key not in ("split", "slice", "value", "num_samples")]
@@ -419,7 +431,7 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
         pairs = (groups[0][0].recipe, group[0].recipe)
         lines = [["key", "first", "second"]]
         lines += [[key, *(shown(str(value_at(recipe, key, "(not set)"))) for recipe in pairs)] for key in differing]
-        caption = f"{_group_name(groups[0])} and {_group_name(group)} differ in"
+        caption = f"{_group_name(groups[0])} and {_group_name(group)} differ in{'' if differing else ' no key'}"
         section.tables.append(Table(caption, lines, 3))
     for group in groups:
         recipe = yaml.safe_dump(without_paths(group[0].recipe), sort_keys=False, allow_unicode=True)

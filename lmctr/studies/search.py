@@ -32,10 +32,12 @@ from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
 from lmctr.utils.files import read_json, read_yaml, write_text
+from lmctr.utils.lock import owned
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
 _FOLDERS = ("trial", "start-*", "best-*")
+_LOCK = ".search.lock"
 # Trials are measured on validation while they train, and leave nothing.
 _OF_TRIALS = {
     "data.baselines": False,
@@ -114,7 +116,11 @@ class Search:
                             raise ValueError(f"{self.options.space}: {parameter.key}: {error}") from error
 
     def run(self) -> SearchResult:
-        """All of it."""
+        """All of it, alone in the folder: another search would take the trial in it for a killed one, and remove it."""
+        with owned(self.folder, "`lmctr search`", _LOCK):
+            return self._run()
+
+    def _run(self) -> SearchResult:
         self._claim()
         study = self._study()
         self._go_on(study)
@@ -158,9 +164,8 @@ class Search:
                     f"{self.folder} holds a search with another {' and '.join(differing)}; give another --output-dir, or --overwrite"
                 )
             mine["data"] = before.get("data")
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        elif any(path.name != _LOCK for path in self.folder.iterdir()):
             raise ValueError(f"--output-dir {self.folder} is not empty and holds no search; give another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_text(about, yaml.safe_dump(mine, sort_keys=False, allow_unicode=True))
 
     def _study(self) -> Any:
@@ -200,7 +205,7 @@ class Search:
                 study.enqueue_trial(known)
 
     def _try(self, study: Any, number: int) -> None:
-        """One trial. What its values cannot be trained with is told and noted; where nothing could be trained yet it is an error."""
+        """One trial. What its values cannot be trained with is told and noted; where no training could begin yet it is an error."""
         study.sampler = self.optuna.samplers.TPESampler(seed=self.seed + number)
         trial = study.ask()
         values = {parameter.key: parameter.suggest(trial) for parameter in self.space}
@@ -225,7 +230,7 @@ class Search:
         except DataChangedError:
             raise
         except (ValueError, RuntimeError, ArithmeticError) as error:
-            if not any(other.state in (state.COMPLETE, state.PRUNED) for other in study.trials):
+            if not watch.began and not any(other.state in (state.COMPLETE, state.PRUNED) for other in study.trials):
                 raise
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
@@ -312,16 +317,16 @@ class DataChangedError(ValueError):
 
 
 class _Watch(TrainerCallback):
-    """Tells a trial each evaluation of stage 2, and ends it where Optuna says so. best: the best value so far."""
+    """Tells a trial each evaluation of stage 2, and ends it where Optuna says so. best: the best value so far. began: whether the data were read."""
 
     def __init__(self, search: Search, trial: Any):
         self.search, self.trial = search, trial
         self.best: float | None = None
-        self.count = 0
+        self.count, self.began = 0, False
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
-        about = self.search.folder / "search.yaml"
+        self.began, about = True, self.search.folder / "search.yaml"
         found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
         if mine.get("data") not in (None, found):
             raise DataChangedError(

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ class RangeKeys(Values):
             raise ValueError(f"step is {self.step}, accepted: a number above 0, up to high - low")
         return self
 
+    @property
+    def last(self) -> int | float:
+        """The highest value: `high`, or with a step the last of low, low + step, ... up to it, in decimals as Optuna counts."""
+        if self.step is None:
+            return self.high
+        low, high, step = (Decimal(str(value)) for value in (self.low, self.high, self.step))
+        return type(self.low + self.high + self.step)(low + (high - low) // step * step)
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -79,7 +88,7 @@ class Parameter:
         """The value that a trial of Optuna takes."""
         if self.choices is not None:
             return json.loads(trial.suggest_categorical(self.key, [_text(choice) for choice in self.choices]))
-        low, high, log, step = self.range.low, self.range.high, self.range.log, self.range.step
+        low, high, log, step = self.range.low, self.range.last, self.range.log, self.range.step
         if self.is_whole:
             return trial.suggest_int(self.key, low, high, log=log, step=step or 1)
         return trial.suggest_float(self.key, low, high, log=log, step=step)
@@ -89,14 +98,14 @@ class Parameter:
         if self.choices is not None:
             return _text(value) if _text(value) in map(_text, self.choices) else None
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or (self.is_whole and value != int(value)) or not self.range.low <= value <= self.range.high:
+        if not number or (self.is_whole and value != int(value)) or not self.range.low <= value <= self.range.last:
             return None
         steps = 0.0 if self.range.step is None else (value - self.range.low) / self.range.step
         return value if abs(steps - round(steps)) < 1e-9 else None
 
     def corners(self) -> Iterable[Any]:
         """The choices, or the ends of the range."""
-        return self.choices if self.choices is not None else (self.range.low, self.range.high)
+        return self.choices if self.choices is not None else (self.range.low, self.range.last)
 
 
 def read_space(path: str | Path, fixed_data_keys: Iterable[str] = ()) -> list[Parameter]:

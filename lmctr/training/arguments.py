@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, ClassVar
@@ -10,7 +11,9 @@ from typing import Any, ClassVar
 from accelerate.utils import DynamoBackend, parse_flag_from_env
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
+from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from transformers.training_args import trainer_log_levels
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.evaluation.evaluator import LOWER_IS_BETTER
@@ -47,7 +50,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
 _LAUNCHED = "ACCELERATE_MIXED_PRECISION"
 _SIZES = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 _FROM_0 = dict.fromkeys(
-    ("warmup_steps", "weight_decay", "adam_epsilon", "embedding_learning_rate", "new_modules_learning_rate"),
+    (
+        "warmup_steps",
+        "weight_decay",
+        "adam_epsilon",
+        "embedding_learning_rate",
+        "new_modules_learning_rate",
+        "neftune_noise_alpha",
+    ),
     float("inf"),
 ) | dict.fromkeys(("adam_beta1", "adam_beta2"), 1.0)
 _NUMBERS = (
@@ -360,6 +370,7 @@ class CTRTrainingArguments(TrainingArguments):
             self.greater_is_better = not self.metric_for_best_model.endswith(LOWER_IS_BETTER)
         self.load_callbacks()  # an error in a name comes before the training
         self.report_to = "none" if self.report_to is None else self.report_to
+        self._check_words()
         super().__post_init__()
         wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not wants_cpu:
@@ -379,6 +390,26 @@ class CTRTrainingArguments(TrainingArguments):
         self._check_trackers()
         self._set_plateau_mode()
         try_optimizer(self)
+
+    def _check_words(self) -> None:
+        """Words that transformers and torch look up when they are used."""
+        modes: Collection[str] = ()
+        if self.torch_compile_mode is not None:
+            from torch._inductor import list_mode_options  # takes seconds
+
+            modes = list_mode_options()
+        for name, accepted in (
+            ("log_level", trainer_log_levels),
+            ("log_level_replica", trainer_log_levels),
+            ("torch_compile_mode", modes),
+        ):
+            if (value := getattr(self, name)) is not None and value not in accepted:
+                raise ValueError(f"{name} is {value!r}, accepted: {', '.join(accepted)}")
+        if isinstance(self.accelerator_config, dict):
+            known = [item.name for item in fields(AcceleratorConfig)]
+            unknown = [key for key in self.accelerator_config if key not in known]
+            if unknown:
+                raise ValueError(f"accelerator_config has no key {unknown[0]!r}; its keys: {', '.join(known)}")
 
     def _follow_launcher(self) -> None:
         """Compute as the launcher's `mixed_precision` says where the arguments say nothing, and let these say so; a choice (`bf16="auto"`) stands.

@@ -9,6 +9,7 @@ import time
 from importlib.util import find_spec
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import warm
 import yaml
@@ -237,6 +238,29 @@ def test_seeds_on_other_data_are_no_point(finished, tmp_path, capsys):
     assert "sink: " in said
     assert "seed-0 and" in said
     assert "were trained on different data, so that a mean over them says nothing" in said
+
+
+def test_what_is_of_other_samples_is_told(finished, tmp_path, capsys):
+    """Data that changed between points, or after the baselines were measured."""
+    path, runs = finished
+    shutil.copytree(runs, tmp_path / "runs")
+    (kept,) = (tmp_path / "runs" / "baselines").glob("*.json")
+    written = json.loads(kept.read_text())
+    written["seeds"]["1"]["counting"]["test"]["num_samples"] += 7
+    kept.write_text(json.dumps(written))
+    scores = tmp_path / "runs" / "sink" / "seed-0" / "predictions" / "test.parquet"
+    pq.write_table(pq.read_table(scores).slice(1), scores)
+    words = [str(path), "--output_dir", str(tmp_path / "runs"), "--resamples", "100"]
+    assert main(["grid", "report", *words, "--output", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "Not of the same samples:" in text
+    assert f"- the baselines in {kept} are left out: their num_samples is " in text
+    assert "counting baseline" not in text
+    assert "baseline" not in (tmp_path / "small.csv").read_text()
+    assert (
+        f"- {tmp_path / 'runs' / 'plain' / 'seed-0'} and {scores.parent.parent} were not scored on the same samples"
+        in text
+    )
 
 
 def test_baselines_of_models_that_are_refitted_are_too(tmp_path):

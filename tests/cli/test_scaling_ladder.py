@@ -288,6 +288,19 @@ def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, c
     assert "6 parameters need 8 distinct values of x, there are 7" in error
 
 
+def test_runs_of_other_data_are_no_law(climbed, tmp_path, capsys):
+    out, words = tmp_path / "out", changed(climbed, tmp_path, "--no-train")
+    file = out / "runs" / "w32" / "seed-1" / "metrics.json"
+    kept = file.read_text()
+    file.write_text(kept.replace('"num_samples": 60', '"num_samples": 59'))
+    assert "w32/seed-1 was measured on other samples than w2: num_samples 59 and 60" in last_error(capsys, words)
+    file.write_text(kept)
+    for seed in (0, 1):
+        (file.parent.with_name(f"seed-{seed}") / "data.json").write_text(json.dumps({"fingerprint": str(seed)}))
+    assert "w32: " in (said := last_error(capsys, words))
+    assert "seed-1 were trained on different data" in said
+
+
 def test_a_return_that_no_size_reaches_has_an_exit_code_of_its_own(climbed, tmp_path, capsys):
     words = changed(climbed, tmp_path, design={"minimal_roi": 1.0, "base": "w256"})  # the law knows no better size
     assert main(words) == 3

@@ -5,6 +5,7 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -341,6 +342,36 @@ def test_wrong_data_leave_no_run_behind(recipe_path, tmp_path, capsys, words, me
     assert not (folder / "recipe.yaml").exists()
     good = ["--training.stage2_epochs", "1", "--data.baselines", "false"]
     assert main(["train", str(recipe_path), "--output_dir", str(folder), *good]) == 0
+
+
+def test_samples_without_a_group_are_told(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    users = [None if i % 3 == 0 else f"u{i % 7}" for i in range(300)]
+    frame = pd.DataFrame({"user": users, "price": rng.normal(size=300), "click": rng.integers(0, 2, 300)})
+    schema = {
+        "name": "visits",
+        "files": "visits.csv",
+        "split": {"rule": "random", "fractions": [0.6, 0.2, 0.2]},
+        "label": "click",
+        "group": "user",
+        "fields": [{"name": "price", "type": "numeric"}],
+    }
+    (tmp_path / "visits.yaml").write_text(yaml.safe_dump(schema))
+    recipe = {
+        "data": {"name": str(tmp_path / "visits.yaml"), "baselines": False},
+        "model": {"family": "dnn", "hidden_units": [4]},
+        "training": {"epochs": 1, "use_cpu": True},
+    }
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    scores = [pq.read_table(run.path / "predictions" / f"{part}.parquet")["user"] for part in ("validation", "test")]
+    without = sum(int((column.to_numpy() < 0).sum()) for column in scores)
+    assert without > 10
+    told = f"{without} samples of validation and test have no group: gAUC, UAUC and tests take them for one"
+    assert told in "".join(capsys.readouterr())
+    frame.fillna({"user": "none"}).to_csv(tmp_path / "visits.csv", index=False)
+    lmctr.runs.train(recipe, output_dir=tmp_path / "named")
+    assert "have no group" not in "".join(capsys.readouterr())
 
 
 def test_widths_per_field_come_from_the_features_or_the_model(recipe_path, tmp_path, capsys):

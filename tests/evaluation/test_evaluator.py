@@ -48,6 +48,8 @@ def test_filler_rows_do_not_count(sample):
     assert filled == evaluate_predictions(labels, logits, groups, weight)
     with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluate_predictions([-100, -100], [0.1, 0.2])
+    with pytest.raises(ValueError, match=r"groups must have shape \(3,\), one per sample, got \(2,\)"):
+        evaluate_predictions([1, 0, -100], [0.1, 0.2, 0.3], [1, 1])
 
 
 def test_grouped_auc_is_left_out_where_it_is_not_defined(sample):
@@ -118,6 +120,18 @@ def test_evaluate_modules_pass_their_options_on(sample, tmp_path):
     value = module.compute(predictions=logits, references=labels, groups=names, weighting="groups")
     expected = metrics.grouped_auc(labels, logits, groups, weighting="groups")
     assert value["grouped_auc"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_grouped_module_takes_groups_of_any_kind(tmp_path):
+    module = evaluate.load(evaluate_module_path("grouped_auc"), cache_dir=str(tmp_path))
+    values = {"predictions": [0.9, 0.2, 0.4, 0.6], "references": [1, 0, 1, 0]}
+    for groups in ([1.2, 1.2, 1.7, 1.7], np.array([2**63, 2**63, 1, 1], np.uint64), [True, True, False, False]):
+        assert module.compute(**values, groups=groups) == {"grouped_auc": 0.5}
+    with pytest.raises(ValueError, match="groups is None at row 1"):
+        module.compute(**values, groups=["a", None, "b", "b"])
+    for row, group in enumerate((1, 1, "a", "a")):
+        module.add(prediction=values["predictions"][row], reference=values["references"][row], groups=group)
+    assert module.compute() == {"grouped_auc": 0.5}
 
 
 def test_evaluate_modules_are_measured_together(sample, tmp_path):

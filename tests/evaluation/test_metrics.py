@@ -1,8 +1,10 @@
 """Metrics against scikit-learn and against plain float64 loops."""
 
 import math
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -210,6 +212,34 @@ def test_lists_tensors_and_bfloat16_are_taken():
     assert metrics.log_loss(torch.tensor(labels), torch.tensor(scores)) == pytest.approx(sk.log_loss(labels, scores))
 
 
+def test_tensors_in_float64_keep_their_digits():
+    labels, scores = [0, 1], [0.5, 0.5 + 1e-12]
+    assert metrics.auc(torch.tensor(labels), torch.tensor(scores, dtype=torch.float64)) == 1.0
+    loss = metrics.log_loss(torch.tensor([1, 0]), torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert loss == metrics.log_loss([1, 0], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("factor", [1e-310, 1e-300, 1e200, 1e305])
+def test_only_the_ratios_of_weights_count(factor):
+    """Products and sums of such weights leave float64."""
+    generator = np.random.default_rng(5)
+    labels, weight, groups = (
+        generator.integers(0, 2, 300),
+        generator.integers(1, 4, 300),
+        generator.integers(0, 20, 300),
+    )
+    scores = np.round(generator.random(300), 2)
+    for metric in (
+        metrics.auc,
+        partial(metrics.grouped_auc, groups=groups),
+        metrics.log_loss,
+        metrics.normalized_entropy,
+        metrics.expected_calibration_error,
+    ):
+        expected = metric(labels, scores, sample_weight=weight)
+        assert metric(labels, scores, sample_weight=weight * factor) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -229,12 +259,21 @@ def test_lists_tensors_and_bfloat16_are_taken():
         (lambda: metrics.log_loss([0, 1], [0.1, np.inf], from_logits=True), "finite, got inf at row 1"),
         (lambda: metrics.normalized_entropy([1, 1], [0.4, 0.5]), "not defined on one class"),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, 2]), "none of the 2 groups"),
-        (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1]), "one group per sample"),
+        (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1]), "groups must have shape .*one per sample"),
         (
             lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, 1], weighting="users"),
             "'samples' or 'groups', got 'users'",
         ),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, np.nan]), "groups is NaN at row 1"),
+        (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], pd.array(["a", None], "string")), "groups is <NA> at row 1"),
+        (
+            lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], np.array(["2024-01-01", "NaT"], "datetime64[D]")),
+            "groups is NaT at row 1",
+        ),
+        (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], np.array([1, "a"], object)), r"different types \(int, str\)"),
+        (lambda: metrics.auc([0, 1], np.ma.masked_array([0.1, 0.2], [0, 1])), r"scores is masked at 1 \(1 values\)"),
+        (lambda: metrics.auc(np.ma.masked_array([0, 1], [1, 0]), [0.1, 0.2]), "labels is masked at 0"),
+        (lambda: metrics.grouped_auc([0, 1], [1, 2], np.ma.masked_array([0, 1], [0, 1])), "groups is masked at 1"),
         (lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], num_bins=0), "num_bins must be an integer"),
         (
             lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], True),

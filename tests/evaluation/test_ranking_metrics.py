@@ -4,6 +4,8 @@ import itertools
 
 import evaluate
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -253,12 +255,22 @@ def test_a_bad_batch_adds_nothing():
         ({"ties": "first"}, "ties must be one of 'expected', 'worst'"),
         ({"scores": [["a", "b"]]}, "scores must be numbers"),
         ({"scores": [[[1.0]]]}, "scores must have shape"),
+        ({"scores": [["a", "b"], ["c"]]}, "scores must be numbers, a list of them per impression: could not convert"),
+        ({"scores": np.ma.masked_array([[0.1, 0.2]], [[False, True]])}, "scores is masked at 0, 1"),
     ],
 )
 def test_bad_input(change, match):
     arguments = {"ranks": [[2.0, 1.0]], "scores": [[0.1, 0.2]], "ecpm": [[1.0, 2.0]], "m": 1}
     with pytest.raises(ValueError, match=match):
         metrics.revenue_ratio(**(arguments | change))
+
+
+def test_columns_of_lists_are_taken():
+    ranks, scores = [[3, 2, 1], [1, 0]], [[0.1, 0.9, 0.5], [0.3, 0.2]]
+    expected = metrics.ndcg(ranks, scores)
+    for column in (pd.Series, pa.array):
+        assert metrics.ndcg(column(ranks), column(scores)) == expected
+    assert metrics.ndcg(pd.Series(ranks[:1]), pd.Series(scores[:1])) == metrics.ndcg(ranks[:1], scores[:1])
 
 
 def test_more_bad_input():

@@ -178,6 +178,12 @@ def test_seeds_give_mean_and_spread(finished_run, tmp_path):
         build_card(finished_run[0], seed_runs=others)
     with pytest.raises(ValueError, match=r"seeds \[0, 0\]: give runs of different seeds"):
         build_card(finished_run[0], seed_runs=[finished_run[0]])
+    (tmp_path / "moved").mkdir()
+    write_run(tmp_path / "moved", seed=3)
+    about = read(tmp_path / "moved", "data.json") | {"fingerprint": "another"}
+    (tmp_path / "moved" / "data.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="moved were trained on different data"):
+        build_card(finished_run[0], seed_runs=[tmp_path / "moved"])
     (others[1] / "metrics.json").unlink()
     with pytest.raises(ValueError, match=r"seed2 is not finished \(no metrics\.json\); continue it"):
         build_card(finished_run[0], seed_runs=[others[1]])

@@ -201,6 +201,9 @@ def test_what_cannot_be(tmp_path):
             },
             output_dir=tmp_path / "none",
         )
+    assert not (tmp_path / "none").exists()  # before the data were read
+    with pytest.raises(ValueError, match=r"boosting_share is auto, but the model has nothing that trees could read"):
+        lmctr.runs.train("two_tower/cascade", output_dir=tmp_path, overrides={"training.boosting_share": "auto"})
     with pytest.raises(ValueError, match=r"boosting_share must lie between 0 .* and 1, or be 'auto', got 1\.5"):
         lmctr.CTRTrainingArguments("out", boosting_share=1.5)
     for sizes in ({"trees": 5}, {"trees": 10, "leaves": 17, "share": 0.5}, {"trees": 0, "leaves": 2, "share": 0.5}):

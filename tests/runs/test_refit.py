@@ -213,6 +213,7 @@ def test_trials_that_cannot_be(tmp_path):
         split_log(log, rule="user").earlier(1, log.time)
     with pytest.raises(ValueError, match=r"training.rolling_origin tries earlier cuts of an interaction log"):
         train(RECIPES["table"], output_dir=tmp_path / "table", overrides={"training.rolling_origin": 1})
+    assert not (tmp_path / "table").exists()  # before the data were read
     with pytest.raises(ValueError, match="rolling_origin compares epochs"):
         CTRTrainingArguments(str(tmp_path), rolling_origin=1, eval_strategy="no")
 

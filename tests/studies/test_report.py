@@ -236,6 +236,40 @@ def test_numbers_of_other_samples_are_told_apart(runs, tmp_path):
     assert set(first[1][2:]) == {"-"}
 
 
+def test_what_a_run_lacks_and_what_is_damaged(runs, tmp_path, capsys):
+    folder, words = tmp_path / "old", ["--no-plots", "--output", str(tmp_path / "page.html")]
+    shutil.copytree(runs / "fast-0", folder)
+    (folder / "lmctr_manifest.json").unlink()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    kept = {key: metrics[key] for key in ("split metrics", "seed")}
+    (folder / "metrics.json").write_text(json.dumps(kept | {"training_samples": None, "evaluations": None}))
+    page = page_of(folder, "--no-plots", "--output", tmp_path / "page.html")
+    assert page.table("", "seed")[0][1][2] == f"{metrics['split metrics']['test']['auc']:.4f}"
+    scores = pq.read_table(folder / "predictions" / "test.parquet").to_pandas()
+    scores.loc[0, "logit"] = np.inf
+    scores.to_parquet(folder / "predictions" / "test.parquet", index=False)
+    assert main(["report", str(folder), *words]) == 2
+    assert f"error: {folder}: logits must be finite, got inf at row " in capsys.readouterr().err
+    assert main(["evaluate", str(folder), str(runs / "fast-1")]) == 2
+    assert f"error: {folder}: logits must be finite" in capsys.readouterr().err
+    (folder / "metrics.json").write_text(json.dumps({"seed": 0}))
+    assert main(["report", str(folder), *words]) == 2
+    assert "metrics.json has no 'split metrics', the metrics of each part" in capsys.readouterr().err
+
+
+def test_only_other_seeds_on_the_same_data_are_a_mean(runs, tmp_path):
+    again, moved = tmp_path / "again", tmp_path / "moved"
+    for folder in (again, moved):
+        shutil.copytree(runs / "fast-1", folder)
+    data = json.loads((moved / "data.json").read_text())
+    (moved / "data.json").write_text(json.dumps(data | {"fingerprint": "another"}))
+    (moved / "lmctr_manifest.json").unlink()
+    page = page_of(runs / "fast-0", runs / "fast-1", again, moved, "--output", tmp_path / "page.html", "--no-plots")
+    names = [line[0] for line in page.table("", "seed")[0]]
+    assert names[1:6] == ["fast-0", "fast-1", "mean of fast-0 to fast-1", "again", "moved"]
+    assert "fast-0 to fast-1 and again differ in no key" in page.text
+
+
 def test_runs_of_other_metrics_have_a_picture_each(runs, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(runs / "slow-0", other)

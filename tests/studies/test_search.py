@@ -15,6 +15,7 @@ from lmctr.studies.options import SearchOptions
 from lmctr.studies.search import Search
 from lmctr.studies.search_space import read_space
 from lmctr.utils.files import read_yaml
+from lmctr.utils.lock import owned
 from lmctr.utils.tables import read_csv
 
 optuna = pytest.importorskip("optuna")
@@ -153,6 +154,16 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     Search(options(files, overwrite=True)).run()
 
 
+def test_a_second_search_in_the_folder_is_kept_out(files, quick):
+    """It would take the trial that is being made for a killed one, and remove its folder."""
+    with owned(files / "search", "`lmctr search`", ".search.lock"):
+        with pytest.raises(ValueError, match=r"`lmctr search`"):
+            Search(options(files)).run()
+        assert not (files / "search" / "search.yaml").exists()
+    Search(options(files)).run()
+    assert len(quick) == 4
+
+
 def test_trials_below_the_median_end_early(files, quick, capsys):
     Search(options(files, trials=14)).run()
     rows = read_csv(files / "search" / "trials.csv", text=["state"], numbers=["evaluations"])
@@ -182,6 +193,33 @@ def test_values_that_cannot_be_trained_do_not_end_the_search(files, quick, monke
     monkeypatch.setattr(Training, "evaluations", lambda self, watch: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # nothing was ever trained: an error of the start
         Search(options(files, "other")).run()
+
+
+def test_a_search_whose_first_trial_diverges_goes_on(files, capsys):
+    """The same command would draw the same values for ever; what cannot be read at all is still an error."""
+    (files / "space.yaml").write_text(yaml.safe_dump({"training.learning_rate": [1e-2, 1e6]}))
+    Search(options(files, trials=4, overrides=[("training.seed", "1")])).run()
+    rows = read_csv(files / "search" / "trials.csv", text=["state"])
+    states = [row["state"] for row in rows]
+    assert (states[0], len(states), set(states)) == ("fail", 4, {"fail", "complete"})
+    assert "the training diverged" in capsys.readouterr().out
+    assert load_recipe(files / "search" / "best.yaml").training["learning_rate"] == 1e-2
+
+
+def test_a_range_ends_with_its_last_step(files, recwarn):
+    space = {
+        "training.weight_decay": {"low": 0, "high": 0.3, "step": 0.07},
+        "model.embedding_dim": {"low": 2, "high": 9, "step": 4},
+        "training.warmup_steps": {"low": 0.0, "high": 0.3, "step": 0.1},
+    }
+    (files / "space.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
+    decay, dim, warmup = read_space(files / "space.yaml")
+    assert [list(each.corners()) for each in (decay, dim, warmup)] == [[0, 0.28], [2, 6], [0.0, 0.3]]
+    assert (decay.encode(0.3), decay.encode(0.28), dim.encode(9), dim.encode(6)) == (None, 0.28, None, 6)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = {round(each.suggest(study.ask()), 9) for each in (decay, dim, warmup) for _ in range(60)}
+    assert drawn == {0.0, 0.07, 0.14, 0.21, 0.28, 2, 6, 0.1, 0.2, 0.3}
+    assert not [warning for warning in recwarn if "divisible" in str(warning.message)]
 
 
 def test_another_start_or_space_is_refused(files, quick):

@@ -301,6 +301,12 @@ class TabularInput(GoingOn, StoredInput):
             + ", ".join(f"{part} {len(own):,}" for part, own in rows.items())
             + f"; {self._positive_words(rates.get('train', float('nan')))}"
         )
+        if store.groups is not None:
+            without = sum(int((store.groups[rows[part]] < 0).sum()) for part in ("validation", "test"))
+            if without:
+                say(
+                    f"{without:,} samples of validation and test have no group: gAUC, UAUC and tests take them for one"
+                )
         return result
 
     def _rates(self, rows: np.ndarray) -> dict[str, float]:

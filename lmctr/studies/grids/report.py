@@ -6,6 +6,7 @@ Nothing is filled in: a run that is not there counts as missing and is listed, w
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
@@ -17,19 +18,21 @@ from lmctr.evaluation.comparison import (
     COMPARED_METRICS,
     RunPredictions,
     SeedTest,
+    check_same_samples,
     compare_groups,
     dotted_keys,
     metric_cells,
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
-from lmctr.runs.folder import DATA
+from lmctr.runs.folder import DATA, check_same_data
 from lmctr.runs.recipe import Recipe
 from lmctr.studies.grids.baselines import baselines_file, configuration, read_baselines, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions
 from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
 from lmctr.utils.files import read_json, write_text
+from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import markdown_table, write_csv
 
 TESTED = ("auc", "log_loss")
@@ -90,7 +93,8 @@ class PointResult:
 
 @dataclasses.dataclass
 class Section:
-    """Points on the same data, with the tests that the grid asks for beside those against `compare_to`, and the baselines of these data."""
+    """Points on the same data, with the tests that the grid asks for beside those against `compare_to`, and the baselines of these data. notes: what
+    was found to be of other data."""
 
     title: str
     points: list[PointResult]
@@ -98,6 +102,7 @@ class Section:
     baselines: dict[str, dict[int, dict[str, Any]]]
     best_auc: float | None = None
     num_fitted: int | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def is_ranking(self) -> bool:
@@ -153,6 +158,8 @@ class GridReport:
             lines.append(self.grid.description)
         for section in self.sections:
             lines += [f"## {section.title}", _table(section)]
+            if section.notes:
+                lines += ["Not of the same samples:", "\n".join(f"- {note}" for note in section.notes)]
             if section.contrasts:
                 lines += ["Contrasts:", _contrast_table(section)]
             if section.best_auc is not None and self.split == "test":
@@ -269,7 +276,8 @@ def collect(
     for point in grid.points:
         mine = [run for run in runs if run.point == point.name]
         done = [run for run in mine if run.state == DONE]
-        _check_data(done)
+        with errors_of(point.name):
+            check_same_data(run.folder for run in done)
         results[point.name] = PointResult(
             point,
             {run.seed: read_predictions(run.folder.path, split, label) for run in done},
@@ -294,6 +302,8 @@ def collect(
             sections[path] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
         sections[path].points.append(result)
         sections[path].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]
+    for path, section in sections.items():
+        _tell_samples_apart(section, path)
     named: dict[str, list[Section]] = {}
     for section in sections.values():
         named.setdefault(_dataset(section, recipes), []).append(section)
@@ -303,19 +313,26 @@ def collect(
     return list(sections.values())
 
 
-def _check_data(runs: list[GridRun]) -> None:
-    """Runs of one point, whose seeds differ and nothing else, must have read the same data."""
-    found: dict[str, GridRun] = {}
-    for run in runs:
-        file = run.folder.path / DATA
-        if file.is_file():
-            found.setdefault(read_json(file).get("fingerprint"), run)
-    if len(found) > 1:
-        folders = " and ".join(str(run.folder.path) for run in found.values())
-        raise ValueError(
-            f"{runs[0].point}: {folders} were trained on different data, so that a mean over them says nothing; restore the data and delete "
-            "the runs on others, or give another --output-dir"
-        )
+def _tell_samples_apart(section: Section, path: Path) -> None:
+    """Note what of a section was measured on other samples than its first run, as where the data changed in between; such baselines, which lie in
+    `path`, are left out."""
+    first, *others = [next(iter(result.runs.values())) for result in section.points if result.runs] or [None]
+    for run in others:
+        try:
+            check_same_samples(first, run)
+        except ValueError as error:
+            section.notes.append(str(error))
+    measured = [values for seeds in section.baselines.values() for values in seeds.values()] if first else []
+    for key in ("num_samples", "positive_rate", "revenue_ratio_dropped"):
+        found = {values[key] for values in measured if key in values and key in first.metrics}
+        other = [value for value in found if not math.isclose(value, first.metrics[key], rel_tol=1e-6)]
+        if other:
+            section.notes.append(
+                f"the baselines in {path} are left out: their {key} is {other[0]:.6g}, that of {first.path} {first.metrics[key]:.6g}; delete the file, "
+                "and `lmctr grid run` measures them anew"
+            )
+            section.baselines, section.best_auc, section.num_fitted = {}, None, None
+            return
 
 
 def _compare(results: dict[str, PointResult], name: str, other: str, num_resamples: int) -> Contrast:

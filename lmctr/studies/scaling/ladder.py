@@ -6,6 +6,7 @@ ladder.json, report.md, law.png, cost.png, pareto.png; scenarios/NAME/ holds the
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.models.families import family_of
+from lmctr.runs.folder import check_same_data
 from lmctr.scaling.cost import LatencyLimitError, machines
 from lmctr.studies.grids.run import GridRunner
 from lmctr.studies.grids.state import DONE, GridRun
@@ -152,13 +154,15 @@ def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any
     """A row per run and a row per size, in the order of the file. FLOPs are counted on the first finished run of a size.
 
     Raises:
-        ValueError: a run without the metric.
+        ValueError: a run without the metric, seeds of a size that read other data, runs that were measured on other samples.
     """
     points, sizes = [], []
     for point in ladder.grid.points:
         runs = [run for run in finished if run.point == point.name]
         if not runs:
             continue
+        with errors_of(point.name):
+            check_same_data(run.folder for run in runs)
         found = count_model(saved_model(runs[0].folder.path), ladder.request)
         dense, tables = found["dense_parameters"], found["embedding_parameters"]
         counted = {f"flops_{name}": found[name] for name in _COUNTS}
@@ -171,6 +175,13 @@ def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any
                 raise ValueError(
                     f"{run.folder.path} has no {ladder.split} metric {ladder.metric!r}; it has {', '.join(metrics) or 'none'}"
                 )
+            first = (points or own or [metrics])[0]
+            for key in ("num_samples", "positive_rate"):
+                if key in metrics and not math.isclose(metrics[key], first.get(key, metrics[key]), rel_tol=1e-6):
+                    raise ValueError(
+                        f"{run.folder.path} was measured on other samples than {first['size']}: {key} {metrics[key]:.6g} and {first[key]:.6g}, so that a law "
+                        "over both says nothing; restore the data and train again what was trained on others"
+                    )
             about = {"size": point.name, "seed": run.seed}
             own.append({**about, **counted, **metrics, "train_seconds": written.get("train_seconds")})
         points += own

@@ -9,8 +9,8 @@ class GroupedAUC(evaluate_base.MetricModule):
     name_, inputs = "grouped_auc", "scores"
     extra = {
         "groups": (
-            "group of each sample, usually the user: integers or strings.",
-            tuple(evaluate_base.datasets.Value(kind) for kind in ("int64", "string")),
+            "group of each sample, usually the user: numbers or strings.",
+            (evaluate_base.datasets.Value("string"),),
         )
     }
     options = {"sample_weight": None, "weighting": "'samples' (default), or 'groups': each group counts alike (UAUC)."}
