@@ -32,9 +32,11 @@ from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
 from lmctr.utils.files import read_json, read_yaml, write_text
+from lmctr.utils.lock import owned
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
+_LOCK = ".search.lock"
 _FOLDERS = ("trial", "start-*", "best-*")
 # Trials are measured on validation while they train, and leave nothing.
 _OF_TRIALS = {
@@ -114,7 +116,11 @@ class Search:
                             raise ValueError(f"{self.options.space}: {parameter.key}: {error}") from error
 
     def run(self) -> SearchResult:
-        """All of it."""
+        """All of it. Raises `ValueError` where another search is at work in the folder."""
+        with owned(self.folder, "`lmctr search`", _LOCK):
+            return self._run()
+
+    def _run(self) -> SearchResult:
         self._claim()
         study = self._study()
         self._go_on(study)
@@ -158,9 +164,8 @@ class Search:
                     f"{self.folder} holds a search with another {' and '.join(differing)}; give another --output-dir, or --overwrite"
                 )
             mine["data"] = before.get("data")
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        elif any(path.name != _LOCK for path in self.folder.iterdir()):
             raise ValueError(f"--output-dir {self.folder} is not empty and holds no search; give another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_text(about, yaml.safe_dump(mine, sort_keys=False, allow_unicode=True))
 
     def _study(self) -> Any:
@@ -214,6 +219,7 @@ class Search:
             self.say(f"  validation {self.metric} {known[0].value:.4f}, as before")
             return
         try:
+            shutil.rmtree(self.folder / "trial", ignore_errors=True)
             self._training(values).evaluations(watch)
             if watch.best is None:
                 raise ValueError(f"no evaluation of stage 2 by {self.metric}")
@@ -234,9 +240,7 @@ class Search:
 
     def _training(self, values: Mapping[str, Any]) -> Training:
         recipe = self._recipe({**values, **_OF_TRIALS}, "the search")
-        folder = RunFolder(self.folder / "trial")
-        shutil.rmtree(folder.path, ignore_errors=True)
-        return Training(recipe, folder, False, True, self.options.command, quiet=True)
+        return Training(recipe, RunFolder(self.folder / "trial"), False, True, self.options.command, quiet=True)
 
     def _recipe(self, values: Mapping[str, Any], said_by: str) -> Recipe:
         return load_recipe(self.start.resolved(), dict(values), dict.fromkeys(values, said_by))

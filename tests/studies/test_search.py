@@ -14,6 +14,7 @@ from lmctr.runs.training import Training
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search import Search
 from lmctr.studies.search_space import read_space
+from lmctr.utils import lock
 from lmctr.utils.files import read_yaml
 from lmctr.utils.tables import read_csv
 
@@ -340,3 +341,25 @@ def test_ranges_are_whole_where_both_ends_are(tmp_path):
     )
     fixed = optuna.trial.FixedTrial({"training.epochs": 3, "training.weight_decay": 0.25})
     assert (whole.suggest(fixed), real.suggest(fixed)) == (3, 0.25)
+
+
+def test_a_second_search_leaves_the_first_alone(files, quick, monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE", 0.1)  # nobody is just being killed
+    trial = files / "search" / "trial" / "checkpoint"
+    trial.mkdir(parents=True)
+    with (
+        lock.owned(files / "search", "`lmctr search`", ".search.lock"),
+        pytest.raises(ValueError, match=r"another `lmctr search` is at work in .*search"),
+    ):
+        Search(options(files)).run()
+    assert trial.is_dir()
+    assert quick == []
+    trial.rmdir()
+    trial.parent.rmdir()
+    assert Search(options(files)).run().values
+    assert {path.name for path in (files / "search").iterdir()} == {
+        "search.yaml",
+        "study.journal",
+        "trials.csv",
+        "best.yaml",
+    }
