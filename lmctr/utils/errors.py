@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+from pathlib import Path
 
 import yaml
 
@@ -46,6 +47,11 @@ def told(error: Exception, way: str = "") -> str:
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
         return f"{path}: may not be written ({error.strerror}){way and f'; {way}'}"
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        path = Path(replaced_by(error.filename))
+        file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
+        if file is not None:  # None: it has gone since
+            return f"{path}: {'that' if file == path else file} is a file, where a folder is wanted"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

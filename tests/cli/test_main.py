@@ -312,6 +312,17 @@ def test_output_that_nobody_reads_any_more_is_no_error():
     assert process.wait() == 141
 
 
+def test_closed_streams_stand_open_on_nothing(tmp_path):
+    """`<&- >&-`, as some schedulers start programs: a verb flushes and reads them, and a file that it opens is not one of them."""
+    code = "import sys; sys.argv = ['lmctr', 'card', 'run']; from lmctr.cli import card; from lmctr.utils.progress import say\n"
+    code += "def run(args):\n  say('a line'); sys.stderr.write(f'{sys.stdin.read()!r} {open(args.run).fileno()}')\n"
+    code += "card.run = run; from lmctr.__main__ import main; sys.exit(main())"
+    (tmp_path / "run").touch()
+    words = ["sh", "-c", '"$0" -c "$1" <&- >&-', sys.executable, code]
+    process = subprocess.run(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (process.returncode, process.stderr) == (0, "'' 3")
+
+
 def test_only_the_chosen_verb_is_imported():
     _, modules = cli.build_parser("train")
     assert list(modules) == ["train"]
