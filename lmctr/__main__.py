@@ -28,12 +28,17 @@ def main() -> int:
 
 
 def _open_streams() -> None:
-    """Opens the null device for each standard stream that is closed (`>&-`): the next file would get its number, and what is written to it."""
+    """Opens the null device for each standard stream that is closed (`>&-`): the next file would get its number, and what is written to it.
+    Data are UTF-8 as in files, and what the output's encoding lacks is written as an escape, whatever the locale."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(handle, True)
             setattr(sys, name, open(handle, mode))  # noqa: SIM115 - until the process ends
+    if hasattr(sys.stdin, "reconfigure") and not sys.stdin.isatty():  # some programs put a stream of their own there
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def told(error: Exception, way: str = "") -> str:
             return f"{path}: {'that' if file == path else file} is a file, where a folder is wanted"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
+    if (
+        isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason
+    ):  # as Python reads names that are no UTF-8
+        word = re.search(r"\S*$", error.object[: error.start])[0] + re.match(r"\S*", error.object[error.start :])[0]
+        return f"{word!r:.200}: the name of this file or folder is no UTF-8; rename it"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)
         return (

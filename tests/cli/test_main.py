@@ -1,3 +1,4 @@
+import os
 import shlex
 import subprocess
 import sys
@@ -275,6 +276,13 @@ def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
+def test_a_name_that_is_no_utf_8_is_told(monkeypatch, capsys):
+    fail_with(monkeypatch, UnicodeEncodeError("utf-8", "path: a/caf\udce9.csv\n", 11, 12, "surrogates not allowed"))
+    assert main(["card"]) == 2
+    told = "error: 'a/caf\\udce9.csv': the name of this file or folder is no UTF-8; rename it\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -321,6 +329,18 @@ def test_closed_streams_stand_open_on_nothing(tmp_path):
     words = ["sh", "-c", '"$0" -c "$1" <&- >&-', sys.executable, code]
     process = subprocess.run(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert (process.returncode, process.stderr) == (0, "'' 3")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_data_are_utf_8_whatever_the_locale(encoding, tmp_path):
+    """Piped requests are read as a file's are, scores written so, and a line of progress that the output lacks letters for ends nothing."""
+    code = "import sys; sys.argv = ['lmctr', 'card', 'run']; from lmctr.cli import card; from lmctr.utils.progress import say\n"
+    code += "from lmctr.runs.answers.files import whole_output\n"
+    code += "def run(args):\n  read = sys.stdin.read(); say(read)\n  with whole_output('-') as stream: stream.write(read)\n"
+    code += "card.run = run; from lmctr.__main__ import main; sys.exit(main())"
+    words = {"input": "\u661f".encode(), "env": {**os.environ, "PYTHONIOENCODING": encoding}, "capture_output": True}
+    process = subprocess.run([sys.executable, "-c", code], **words)
+    assert (process.stdout, process.stderr) == (b"\\u661f\n" + words["input"], b"")
 
 
 def test_only_the_chosen_verb_is_imported():

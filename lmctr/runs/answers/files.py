@@ -54,6 +54,8 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
     `ValueError` or an interrupt stays beside it, in a file whose name the error tells."""
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
     if path == "-":
+        if hasattr(sys.stdout, "reconfigure"):  # data are UTF-8, whatever the locale
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         yield sys.stdout
         sys.stdout.flush()
     elif Path(path).exists() and not Path(path).is_file():  # a pipe or a device
