@@ -31,7 +31,7 @@ from lmctr.studies.compare import Comparison, compare_runs, write_comparison
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
-from lmctr.utils.files import read_json, read_yaml, write_text
+from lmctr.utils.files import read_json, read_yaml, remove_left, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.tables import text_table, write_csv
 
@@ -144,6 +144,7 @@ class Search:
     def _claim(self) -> None:
         """Make the folder ready for this search, or go on with the one in it."""
         about = self.folder / "search.yaml"
+        remove_left(about)  # by a search that was killed before its first file was whole
         if self.options.overwrite and about.is_file():
             for name in _OWN:
                 (self.folder / name).unlink(missing_ok=True)
@@ -173,6 +174,10 @@ class Search:
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
         path = self.folder / "study.journal"
+        for left in self.folder.glob(
+            f"{path.name}.lock*"
+        ):  # by a search that was killed; Optuna would wait half a minute for it
+            left.unlink()
         if path.is_file() and not (lines := path.read_bytes()).endswith(b"\n"):  # cut off by a kill or a full disk
             path.write_bytes(lines[: lines.rfind(b"\n") + 1])
         pruners = self.optuna.pruners

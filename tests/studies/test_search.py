@@ -143,11 +143,17 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     journal, rows = (folder / "study.journal").read_bytes(), (folder / "trials.csv").read_bytes()
     (folder / "trials.csv").unlink()
     (folder / "study.journal").write_bytes(journal[:-9])  # a full disk, or a kill
+    for left in ("study.journal.lock", "study.journal.lock0.rename", "search.yaml.999999999.tmp"):
+        (folder / left).touch()
     Search(options(files)).run()
+    assert {path.name for path in folder.iterdir()} == {"search.yaml", "study.journal", "trials.csv", "best.yaml"}
     assert len((folder / "trials.csv").read_bytes().splitlines()) == len(rows.splitlines())
     (folder / "study.journal").write_bytes(b"{" + journal)
     with pytest.raises(ValueError, match=r"study\.journal is damaged .*; restore it, or give another --output-dir"):
         Search(options(files)).run()
+    (files / "cut").mkdir()
+    (files / "cut" / "search.yaml.999999999.tmp").touch()
+    Search(options(files, "cut")).run()
     (folder / "search.yaml").write_text("x")
     with pytest.raises(ValueError, match=r"search\.yaml is damaged: it says no start"):
         Search(options(files)).run()
