@@ -13,6 +13,7 @@ import yaml
 from lmctr.utils.files import NOT_ALLOWED, replaced_by
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+_TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (
     "to be installed",
@@ -22,7 +23,9 @@ _NOT_THERE = (
     "No CUDA",
     "no NVIDIA",
     "device string",
+    _TAKEN,
 )
+_PEER_ENDED = ("Connection closed by peer", "Connection closed by remote peer", "Connection reset by peer")
 
 
 def is_debugging() -> bool:
@@ -37,7 +40,7 @@ def is_for_users(error: Exception) -> bool:
     if isinstance(error, ImportError):  # a package that is wanted only where it is used
         return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
     if isinstance(error, (RuntimeError, AssertionError)):
-        return any(part in str(error) for part in _NOT_THERE)
+        return any(part in str(error) for part in (*_NOT_THERE, *_PEER_ENDED))
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
@@ -55,9 +58,12 @@ def told(error: Exception, way: str = "") -> str:
             return f"{path}: {'that' if file == path else file} is a file, where a folder is wanted"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
-    if (
-        isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason
-    ):  # as Python reads names that are no UTF-8
+    if isinstance(error, RuntimeError) and any(part in str(error) for part in _PEER_ENDED):
+        return "another process of this launch has ended, so this one cannot go on; what that one printed says why"
+    if isinstance(error, RuntimeError) and _TAKEN in str(error):
+        port = os.environ.get("MASTER_PORT", "")
+        return f"port {port} of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)"
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:  # Python's reading of other bytes
         word = re.search(r"\S*$", error.object[: error.start])[0] + re.match(r"\S*", error.object[error.start :])[0]
         return f"{word!r:.200}: the name of this file or folder is no UTF-8; rename it"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

@@ -276,6 +276,16 @@ def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
+def test_a_port_of_a_launch_that_is_taken_is_told(monkeypatch, capsys):
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    fail_with(
+        monkeypatch, RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
+    )
+    assert main(["card"]) == 2
+    told = "error: port 29500 of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)\n"
+    assert capsys.readouterr().err == told
+
+
 def test_a_name_that_is_no_utf_8_is_told(monkeypatch, capsys):
     fail_with(monkeypatch, UnicodeEncodeError("utf-8", "path: a/caf\udce9.csv\n", 11, 12, "surrogates not allowed"))
     assert main(["card"]) == 2
