@@ -53,9 +53,10 @@ def told(error: Exception, way: str = "") -> str:
         return f"{path}: may not be written ({error.strerror}){way and f'; {way}'}"
     if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
         path = Path(replaced_by(error.filename))
-        file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
-        if file is not None:  # None: it has gone since
-            return f"{path}: {'that' if file == path else file} is a file, where a folder is wanted"
+        places = (place for place in (path, *path.parents) if os.path.lexists(place) and not place.is_dir())
+        if (file := next(places, None)) is not None:  # None: it has gone since
+            kind = "a file" if file.exists() else "a link to what is not there"
+            return f"{path}: {'that' if file == path else file} is {kind}, where a folder is wanted"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
     if isinstance(error, RuntimeError) and any(part in str(error) for part in _PEER_ENDED):

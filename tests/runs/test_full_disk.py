@@ -133,6 +133,15 @@ def test_a_file_where_a_folder_is_wanted_is_named(place, named, tmp_path, monkey
     assert capsys.readouterr().err == told
 
 
+def test_a_link_to_a_disk_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
+    runs = tmp_path / "runs"
+    runs.symlink_to(tmp_path / "unmounted")
+    monkeypatch.setattr(train_verb, "run", lambda args: (runs / "x").mkdir(parents=True, exist_ok=True))
+    assert main(["train", "x.yaml"]) == 2
+    told = f"error: {runs}: that is a link to what is not there, where a folder is wanted\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize("ends", ["ctrl-c", "term"])
 @pytest.mark.parametrize(("words", "goes_on"), [
     ("train x.yaml", "; the same command with --resume goes on"),
