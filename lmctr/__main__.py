@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from lmctr.cli import main as cli
+from lmctr.utils.files import is_utf_8
 
 
 def main() -> int:
@@ -35,9 +36,9 @@ def _open_streams() -> None:
             handle = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(handle, True)
             setattr(sys, name, open(handle, mode))  # noqa: SIM115 - until the process ends
-    if hasattr(sys.stdin, "reconfigure") and not sys.stdin.isatty():  # some programs put a stream of their own there
+    if not is_utf_8(sys.stdin) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
-    if hasattr(sys.stdout, "reconfigure"):
+    if not is_utf_8(sys.stdout):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
