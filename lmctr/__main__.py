@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
 
 from lmctr.cli import main as cli
+from lmctr.utils.files import is_utf_8
 
 
 def main() -> int:
     """Run the command line of this process; an error that nobody expected ends with what a report of it needs, and code 1."""
+    _open_streams()
     try:
         return cli.main()
     except Exception as error:
@@ -23,6 +26,20 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _open_streams() -> None:
+    """Opens the null device for each standard stream that is closed (`>&-`): the next file would get its number, and what is written to it.
+    Data are UTF-8 as in files, and what the output's encoding lacks is written as an escape, whatever the locale."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(handle, True)
+            setattr(sys, name, open(handle, mode))  # noqa: SIM115 - until the process ends
+    if not is_utf_8(sys.stdin) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    if not is_utf_8(sys.stdout):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -230,8 +231,14 @@ def _in_scratch(make: Callable[[Path], Run]) -> Run:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(run, _remove, folder, os.getpid())
     return run
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Delete a folder in the process that made it; one that was forked, such as a server's worker, may end before."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unpacked(path: Path, files: Mapping[str, bytes], before: str) -> Run:

@@ -80,8 +80,8 @@ _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
 _LONGEST_HEADER = 25_000_000  # bytes of JSON; about 200,000 tensors
-_OWN = (  # what a run writes, the sign of a finished one first
-    *(METRICS, MANIFEST, DATA, SLICES, RECIPE, "README.md", *_UPLOADED),
+_OWN = (  # what a run writes: the sign of a finished one first, then those of one to go on from
+    *(METRICS, "checkpoints", ".cache", MANIFEST, DATA, SLICES, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
     *(
         "*tabular_vocabularies.parquet",
@@ -91,7 +91,7 @@ _OWN = (  # what a run writes, the sign of a finished one first
         ITEM_STATISTICS,
         LOG_STATISTICS,
     ),
-    *("checkpoints", "predictions", "retriever", "adapter", "analysis", "tensorboard", ".cache", ".refit"),
+    *("predictions", "retriever", "adapter", "analysis", "tensorboard", ".refit"),
 )
 # have marks of their own, or change
 _UNSEALED = (MANIFEST, "README.md", "checkpoints", "analysis", ".cache", ".refit")
@@ -187,7 +187,8 @@ class RunFolder:
         return f"the run in {self.path} is not finished (no {METRICS}); continue it with `lmctr train RECIPE --resume`"
 
     def clear(self) -> None:
-        """Delete what a run wrote, and nothing else; the sign of a finished run goes first."""
+        """Delete what a run wrote, and nothing else; the sign of a finished run goes first, and the recipe last, by which a run that was killed
+        meanwhile is known as one that came to nothing."""
         for pattern in _own():
             for path in self.path.glob(pattern):
                 if path.is_dir() and not path.is_symlink():
@@ -572,8 +573,8 @@ def is_shared(name: str) -> bool:
 
 
 def _own() -> tuple[str, ...]:
-    """Patterns of what a run writes, with the files of families of other packages."""
-    return (*_OWN, *sorted(side_files().difference(_OWN)))
+    """Patterns of what a run writes, with the files of families of other packages, in the order in which they are deleted."""
+    return (*_OWN, *sorted(side_files().difference(_OWN)), RECIPE)
 
 
 def _checksum(content: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -358,7 +359,15 @@ class Training:
         """Open the data in each process. Returns the processor."""
         view = self.view
         if self._several:
-            view.load_shared(self.folder.cache)
+            try:
+                view.load_shared(self.folder.cache)
+            except FileNotFoundError as error:
+                if self.is_first:
+                    raise
+                raise ValueError(
+                    f"output_dir {self.folder.path}: process {self.args.process_index} (on {socket.gethostname()}, in {Path.cwd()}) does not find what the "
+                    f"first one prepared there ({error}); give a folder that all machines of a launch share"
+                ) from error
         elif not self._loaded:  # a resumed run of one process
             view.load(self.folder.cache)
         if self.is_first and self.folder.prepared:

@@ -31,13 +31,13 @@ from lmctr.studies.compare import Comparison, compare_runs, write_comparison
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
-from lmctr.utils.files import read_json, read_yaml, write_text
+from lmctr.utils.files import read_json, read_yaml, remove_left, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
-_FOLDERS = ("trial", "start-*", "best-*")
 _LOCK = ".search.lock"
+_FOLDERS = ("trial", "start-*", "best-*")
 # Trials are measured on validation while they train, and leave nothing.
 _OF_TRIALS = {
     "data.baselines": False,
@@ -116,7 +116,7 @@ class Search:
                             raise ValueError(f"{self.options.space}: {parameter.key}: {error}") from error
 
     def run(self) -> SearchResult:
-        """All of it, alone in the folder: another search would take the trial in it for a killed one, and remove it."""
+        """All of it. Raises `ValueError` where another search is at work in the folder."""
         with owned(self.folder, "`lmctr search`", _LOCK):
             return self._run()
 
@@ -144,6 +144,7 @@ class Search:
     def _claim(self) -> None:
         """Make the folder ready for this search, or go on with the one in it."""
         about = self.folder / "search.yaml"
+        remove_left(about)  # by a search that was killed before its first file was whole
         if self.options.overwrite and about.is_file():
             for name in _OWN:
                 (self.folder / name).unlink(missing_ok=True)
@@ -173,6 +174,10 @@ class Search:
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
         path = self.folder / "study.journal"
+        for left in self.folder.glob(
+            f"{path.name}.lock*"
+        ):  # of a killed search: Optuna would wait half a minute for it
+            left.unlink()
         if path.is_file() and not (lines := path.read_bytes()).endswith(b"\n"):  # cut off by a kill or a full disk
             path.write_bytes(lines[: lines.rfind(b"\n") + 1])
         pruners = self.optuna.pruners
@@ -219,6 +224,7 @@ class Search:
             self.say(f"  validation {self.metric} {known[0].value:.4f}, as before")
             return
         try:
+            shutil.rmtree(self.folder / "trial", ignore_errors=True)
             self._training(values).evaluations(watch)
             if watch.best is None:
                 raise ValueError(f"no evaluation of stage 2 by {self.metric}")
@@ -239,9 +245,7 @@ class Search:
 
     def _training(self, values: Mapping[str, Any]) -> Training:
         recipe = self._recipe({**values, **_OF_TRIALS}, "the search")
-        folder = RunFolder(self.folder / "trial")
-        shutil.rmtree(folder.path, ignore_errors=True)
-        return Training(recipe, folder, False, True, self.options.command, quiet=True)
+        return Training(recipe, RunFolder(self.folder / "trial"), False, True, self.options.command, quiet=True)
 
     def _recipe(self, values: Mapping[str, Any], said_by: str) -> Recipe:
         return load_recipe(self.start.resolved(), dict(values), dict.fromkeys(values, said_by))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
+from pathlib import Path
 
 import yaml
 
 from lmctr.utils.files import NOT_ALLOWED, replaced_by
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+_TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (
     "to be installed",
@@ -20,7 +23,9 @@ _NOT_THERE = (
     "No CUDA",
     "no NVIDIA",
     "device string",
+    _TAKEN,
 )
+_PEER_ENDED = ("Connection closed by peer", "Connection closed by remote peer", "Connection reset by peer")
 
 
 def is_debugging() -> bool:
@@ -35,7 +40,7 @@ def is_for_users(error: Exception) -> bool:
     if isinstance(error, ImportError):  # a package that is wanted only where it is used
         return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
     if isinstance(error, (RuntimeError, AssertionError)):
-        return any(part in str(error) for part in _NOT_THERE)
+        return any(part in str(error) for part in (*_NOT_THERE, *_PEER_ENDED))
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
@@ -46,8 +51,22 @@ def told(error: Exception, way: str = "") -> str:
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
         return f"{path}: may not be written ({error.strerror}){way and f'; {way}'}"
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        path = Path(replaced_by(error.filename))
+        places = (place for place in (path, *path.parents) if os.path.lexists(place) and not place.is_dir())
+        if (file := next(places, None)) is not None:  # None: it has gone since
+            kind = "a file" if file.exists() else "a link to what is not there"
+            return f"{path}: {'that' if file == path else file} is {kind}, where a folder is wanted"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error.strerror}; set TMPDIR to a folder that may be written"
+    if isinstance(error, RuntimeError) and any(part in str(error) for part in _PEER_ENDED):
+        return "another process of this launch has ended, so this one cannot go on; what that one printed says why"
+    if isinstance(error, RuntimeError) and _TAKEN in str(error):
+        port = os.environ.get("MASTER_PORT", "")
+        return f"port {port} of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)"
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:  # Python's reading of other bytes
+        word = re.search(r"\S*$", error.object[: error.start])[0] + re.match(r"\S*", error.object[error.start :])[0]
+        return f"{word!r:.200}: the name of this file or folder is no UTF-8; rename it"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import glob
 import json
@@ -26,6 +27,11 @@ def as_path(value: Any, where: str) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError(f"{where}: expected a path, as a text or a Path, got {type(value).__name__} {value!r:.80}")
     return Path(value)
+
+
+def is_utf_8(stream: Any) -> bool:
+    """Whether a standard stream is UTF-8, or stands in for one, as some programs' own do, and cannot be made so."""
+    return not hasattr(stream, "reconfigure") or codecs.lookup(stream.encoding).name == "utf-8"
 
 
 def check_file(path: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ LOCK = ".lmctr.lock"
 HEARTBEAT = 10.0  # seconds between two signs of life
 STALE = 60.0  # seconds without one after which a holder on another machine counts as gone
 _PATIENCE = 2.0  # seconds in which a holder that was just killed is gone
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _held: dict[int, Path] = {}
 
 
@@ -97,13 +99,14 @@ def _take(path: Path, what: str, deadline: float) -> int:
     """An open lock file that nobody else holds."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if path in _held.values() or not _is_free(handle):  # by another thread of this process
+        locked = _lock(handle)
+        if path in _held.values() or locked is False:  # by another thread of this process
             holder = _holder(handle)
         elif not _is_current(handle, path):  # the holder before removed the file that was opened here
             os.close(handle)
             continue
         else:
-            holder = _elsewhere(handle, path)
+            holder = _elsewhere(handle, path, locked is not None)
             if holder is None:
                 return handle
         os.close(handle)
@@ -116,13 +119,18 @@ def _take(path: Path, what: str, deadline: float) -> int:
         time.sleep(0.1)
 
 
-def _is_free(handle: int) -> bool:
+def _lock(handle: int) -> bool | None:
+    """Whether the system's lock is ours now; None where there are no such locks, as on some clusters' file systems."""
     if fcntl is None:
-        return True
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
     return True
 
 
@@ -133,16 +141,16 @@ def _is_current(handle: int, path: Path) -> bool:
         return False
 
 
-def _elsewhere(handle: int, path: Path) -> dict[str, str] | None:
+def _elsewhere(handle: int, path: Path, is_locked: bool) -> dict[str, str] | None:
     """A holder that the system's lock does not tell of: on another machine, or any where there are no such locks."""
     holder = _holder(handle)
-    if not holder or (fcntl is not None and holder["host"] == socket.gethostname()):
+    if not holder or (is_locked and holder["host"] == socket.gethostname()):
         return None
     probe = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # the file server's clock, not this machine's
     probe.touch()
     age = probe.stat().st_mtime - os.fstat(handle).st_mtime
     probe.unlink()
-    return holder if age < STALE else None
+    return holder if abs(age) < STALE else None  # a clock that was set back leaves signs of life in the future
 
 
 def _holder(handle: int) -> dict[str, str]:

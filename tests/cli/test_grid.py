@@ -26,6 +26,7 @@ from lmctr.studies.grids.options import GridReportOptions, GridRunOptions
 from lmctr.studies.grids.report import report_grid
 from lmctr.studies.grids.run import PRELOADED, GridRunner, run_grid
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
+from lmctr.utils.lock import owned
 from lmctr.utils.resources import find_resource, list_resources
 
 SMALL_BERT = TINY["model"]["backbone"] | {"num_hidden_layers": 1}
@@ -377,6 +378,36 @@ def test_a_second_grid_run_is_kept_out(tmp_path, capsys, monkeypatch):
     with open(runs / ".grid.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "another `lmctr grid run`" in error_of(capsys, "grid", "run", path, "--output_dir", runs)
+
+
+def test_what_another_grid_run_finished_while_this_one_waited_stays(tmp_path, capsys, monkeypatch):
+    path, runs = write_grid(tmp_path, points=[GRID["points"][0]], seeds=[0], compare_to=None), tmp_path / "runs"
+    words = ["grid", "run", str(path), "--output_dir", str(runs)]
+
+    def late(*asked):
+        monkeypatch.undo()
+        assert main(words) == 0
+        return owned(*asked)
+
+    monkeypatch.setattr("lmctr.studies.grids.run.owned", late)
+    assert main(words) == 0
+    assert "1 done, 0 to go" in capsys.readouterr().out
+    assert states(path, runs) == {"plain seed 0": DONE}
+
+
+def test_a_training_by_hand_in_a_points_folder_keeps_its_files(tmp_path, capsys, monkeypatch):
+    """It has no checkpoint yet, so that the grid takes its own refused start for one that came to nothing."""
+    monkeypatch.setattr("lmctr.utils.lock._PATIENCE", 0.0)
+    path, runs = write_grid(tmp_path, points=[GRID["points"][0]], seeds=[0], compare_to=None), tmp_path / "runs"
+    words, folder = ["grid", "run", str(path), "--output_dir", str(runs)], runs / "plain" / "seed-0"
+    runner = GridRunner(load_grid(path, str(runs)), GridRunOptions(str(path)))
+    with owned(folder, "`lmctr train`"):
+        runner.recipes["plain", 0].save(folder / "recipe.yaml")
+        assert main(words) == 1
+        assert "failed: plain seed 0: another `lmctr train` is at work in" in capsys.readouterr().out
+        assert (folder / "recipe.yaml").is_file()
+    assert main(words) == 0
+    assert states(path, runs) == {"plain seed 0": DONE}
 
 
 @pytest.mark.slow

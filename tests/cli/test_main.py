@@ -1,3 +1,4 @@
+import os
 import shlex
 import subprocess
 import sys
@@ -275,6 +276,23 @@ def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
+def test_a_port_of_a_launch_that_is_taken_is_told(monkeypatch, capsys):
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    fail_with(
+        monkeypatch, RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
+    )
+    assert main(["card"]) == 2
+    told = "error: port 29500 of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_name_that_is_no_utf_8_is_told(monkeypatch, capsys):
+    fail_with(monkeypatch, UnicodeEncodeError("utf-8", "path: a/caf\udce9.csv\n", 11, 12, "surrogates not allowed"))
+    assert main(["card"]) == 2
+    told = "error: 'a/caf\\udce9.csv': the name of this file or folder is no UTF-8; rename it\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -310,6 +328,29 @@ def test_output_that_nobody_reads_any_more_is_no_error():
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_closed_streams_stand_open_on_nothing(tmp_path):
+    """`<&- >&-`, as some schedulers start programs: a verb flushes and reads them, and a file that it opens is not one of them."""
+    code = "import sys; sys.argv = ['lmctr', 'card', 'run']; from lmctr.cli import card; from lmctr.utils.progress import say\n"
+    code += "def run(args):\n  say('a line'); sys.stderr.write(f'{sys.stdin.read()!r} {open(args.run).fileno()}')\n"
+    code += "card.run = run; from lmctr.__main__ import main; sys.exit(main())"
+    (tmp_path / "run").touch()
+    words = ["sh", "-c", '"$0" -c "$1" <&- >&-', sys.executable, code]
+    process = subprocess.run(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (process.returncode, process.stderr) == (0, "'' 3")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_data_are_utf_8_whatever_the_locale(encoding, tmp_path):
+    """Piped requests are read as a file's are, scores written so, and a line of progress that the output lacks letters for ends nothing."""
+    code = "import sys; sys.argv = ['lmctr', 'card', 'run']; from lmctr.cli import card; from lmctr.utils.progress import say\n"
+    code += "from lmctr.runs.answers.files import whole_output\n"
+    code += "def run(args):\n  read = sys.stdin.read(); say(read)\n  with whole_output('-') as stream: stream.write(read)\n"
+    code += "card.run = run; from lmctr.__main__ import main; sys.exit(main())"
+    words = {"input": "\u661f".encode(), "env": {**os.environ, "PYTHONIOENCODING": encoding}, "capture_output": True}
+    process = subprocess.run([sys.executable, "-c", code], **words)
+    assert (process.stdout, process.stderr) == (b"\\u661f\n" + words["input"], b"")
 
 
 def test_only_the_chosen_verb_is_imported():

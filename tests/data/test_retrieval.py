@@ -162,6 +162,26 @@ def test_an_interrupted_search_goes_on_where_it_stopped(log, tmp_path, monkeypat
     assert resumed.similarity.tolist() == whole.similarity.tolist()
 
 
+def test_a_second_build_in_one_cache_leaves_the_first_alone(log, tmp_path, monkeypatch):
+    """It would have begun anew in the files that the first fills."""
+    monkeypatch.setattr("lmctr.utils.lock._PATIENCE", 0.0)
+    events = log.sample_events()
+    options = {"k": 3, "train_events": events, "cache_dir": tmp_path, "progress": False}
+    whole = build_retrieval(log, events, k=3, train_events=events, progress=False)
+    search, refused = build_retrieval.__globals__["_Plan"]._search, []
+
+    def meets_another(self, first, last):
+        if first and not refused:
+            with pytest.raises(ValueError, match=r"another `build_retrieval` is at work in .*retrieval-") as error:
+                build_retrieval(log, events, **options)
+            refused.append(error)
+        return search(self, first, last)
+
+    monkeypatch.setattr("lmctr.data.logs.retrieval._Plan._search", meets_another)
+    assert build_retrieval(log, events, **options).history.tolist() == whole.history.tolist()
+    assert refused
+
+
 def test_damaged_progress_starts_anew(log, tmp_path):
     events = log.sample_events()
     options = {"k": 3, "train_events": events, "cache_dir": tmp_path, "progress": False}
@@ -181,6 +201,8 @@ def test_save_and_load_a_retrieval(log, tmp_path):
     assert isinstance(loaded.history, np.memmap)
     assert loaded.history.tolist() == retrieval.history.tolist()
     assert (loaded.k, loaded.selection, loaded.per_feedback, loaded.encoder) == (3, "similar", False, "tfidf")
+    loaded.save(tmp_path)  # over itself
+    assert Retrieval.load(tmp_path).history.tolist() == loaded.history.tolist() == retrieval.history.tolist()
     np.save(tmp_path / "events.npy", np.array([1, 2]))
     with pytest.raises(ValueError, match="its files differ in length"):
         Retrieval.load(tmp_path)

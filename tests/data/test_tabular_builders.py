@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lmctr.data import TabularFeatureProcessor, TabularStore, load_tabular, split_log
+from lmctr.data.builders import taobao_ad_join
 from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
@@ -240,6 +241,27 @@ def test_taobao_ad_is_joined_once(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"behavior_log.csv, column 'btag': 1 values are unknown .*row 1: 'look'"):
         prepare_taobao_ad(files, tmp_path / "other", max_length=5, num_partitions=2)
     assert not (tmp_path / "other").exists()  # an unfinished join is not taken for a finished one
+
+
+def test_a_second_join_leaves_the_first_alone(tmp_path, monkeypatch):
+    """It would have begun by deleting what the first had dealt out, and the first have read what it wrote."""
+    monkeypatch.setattr("lmctr.utils.lock._PATIENCE", 0.0)
+    write_taobao(tmp_path)
+    join = taobao_ad_join._join
+    refused = []
+
+    def late(*values):
+        with pytest.raises(ValueError, match=r"another join into lmctr_prepared is at work in .*process \d+") as error:
+            load_tabular("taobao_ad", path=tmp_path, num_partitions=2)
+        refused.append(error)
+        return join(*values)
+
+    monkeypatch.setattr(taobao_ad_join, "_join", late)
+    before = {path.name for path in tmp_path.iterdir()}
+    source = load_tabular("taobao_ad", path=tmp_path, num_partitions=2)
+    assert refused
+    assert len(TabularStore.build(source)) == 5
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "lmctr_prepared"}
 
 
 def test_taobao_ad_x1(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import pickle
 import shutil
 
@@ -110,6 +111,23 @@ def test_a_folder_that_nobody_named_goes_with_its_object(rows):
     del run
     gc.collect()
     assert not folder.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_process_that_ends_takes_no_folder_with_it(rows, tmp_path):
+    """As the workers of a server that was forked after fitting."""
+    X, click = rows
+    model = lmctr.CTRClassifier(overrides=FEW).fit(X, click)
+    child = os.fork()
+    if child == 0:
+        try:
+            del model  # what the end of the interpreter does
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert model.run_.path.is_dir()
+    assert model.predict_proba(X[:3]).shape == (3, 2)
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -115,6 +115,33 @@ def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys)
     assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
 
 
+@pytest.mark.parametrize(
+    ("place", "named"), [("taken", "that"), ("taken/rows.csv.41.tmp", "taken"), ("taken/a/b", "taken")]
+)
+def test_a_file_where_a_folder_is_wanted_is_named(place, named, tmp_path, monkeypatch, capsys):
+    def run(args):
+        path = tmp_path / place
+        if place == "taken":
+            path.mkdir(exist_ok=True)
+        path.touch()
+
+    (tmp_path / "taken").touch()
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", "x.yaml"]) == 2
+    file = named if named == "that" else tmp_path / named
+    told = f"error: {tmp_path / place.removesuffix('.41.tmp')}: {file} is a file, where a folder is wanted\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_link_to_a_disk_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
+    runs = tmp_path / "runs"
+    runs.symlink_to(tmp_path / "unmounted")
+    monkeypatch.setattr(train_verb, "run", lambda args: (runs / "x").mkdir(parents=True, exist_ok=True))
+    assert main(["train", "x.yaml"]) == 2
+    told = f"error: {runs}: that is a link to what is not there, where a folder is wanted\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize("ends", ["ctrl-c", "term"])
 @pytest.mark.parametrize(("words", "goes_on"), [
     ("train x.yaml", "; the same command with --resume goes on"),

@@ -1,14 +1,17 @@
 """Who writes in a run folder is alone there, and where it was cut off, it goes on to the same bytes."""
 
 import copy
+import itertools
 import multiprocessing
 import shutil
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
 
 from lmctr.runs import evaluate, load, train, training
-from lmctr.runs.folder import MANIFEST, open_run
+from lmctr.runs.folder import MANIFEST, RunFolder, claim, open_run
 from lmctr.utils import lock
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.lock import LOCK, owned
@@ -70,6 +73,32 @@ def test_two_recipes_never_mix(trained, tmp_path):
         with pytest.raises(ValueError, match="seed"):
             train(other, output_dir=run, resume=resume)
     assert content(run) == before
+
+
+def test_a_run_whose_deletion_was_cut_off_is_deleted_by_the_same_command(trained, tmp_path, monkeypatch):
+    """After any number of its files; from the second on there is nothing left to go on from."""
+    own = {place: getattr(place, name) for place, name in ((Path, "unlink"), (shutil, "rmtree"))}
+    for count in itertools.count():
+        run, left = RunFolder(shutil.copytree(trained, tmp_path / str(count))), [count]
+
+        def cut(place, *words, left=left, **more):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return own[Path if isinstance(place, Path) and not place.is_dir() else shutil](place, *words, **more)
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", cut)
+            patch.setattr(shutil, "rmtree", cut)
+            run.clear()
+            break
+        assert run.finished is (count == 0)
+        assert run.started
+        assert run.begun is (count < 2)
+        assert not claim(run, {}, resume=False, overwrite=True)
+        assert content(run.path) == {}
+    assert count > 5
+    assert content(run.path) == {}
 
 
 @pytest.fixture(

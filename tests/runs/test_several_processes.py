@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import socket
 
 import numpy as np
 import pandas as pd
@@ -110,6 +112,27 @@ def test_a_mistake_is_told_once(tmp_path):
     assert code != 0
     assert said.count("error: ") == said.count("no column 'clack'") == 1
     assert "bug of lmctr" not in said
+
+
+@pytest.mark.slow
+def test_machines_that_do_not_share_the_folder_are_told(tmp_path):
+    """As two machines with disks of their own: the second looks where the first did not write, and says so; the first says who failed."""
+    place = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place["MASTER_PORT"] = str(free.getsockname()[1])
+    words = ["-m", "lmctr", "train", recipe(tmp_path), "--output-dir", "run"]
+    running = []
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        running.append(warm.start(*words, environment=place | {"RANK": rank}, folder=tmp_path / rank))
+    assert [process.wait() for process in running] == [2, 2]
+    first, second = (process.err for process in running)
+    assert re.search(
+        r"error: output_dir run: process 1 \(on .*/1\) does not find what the first one prepared there", second
+    )
+    assert "give a folder that all machines of a launch share" in second
+    assert "error: another process of this launch has ended, so this one cannot go on" in first
 
 
 @pytest.mark.slow

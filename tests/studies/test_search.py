@@ -14,8 +14,8 @@ from lmctr.runs.training import Training
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search import Search
 from lmctr.studies.search_space import read_space
+from lmctr.utils import lock
 from lmctr.utils.files import read_yaml
-from lmctr.utils.lock import owned
 from lmctr.utils.tables import read_csv
 
 optuna = pytest.importorskip("optuna")
@@ -143,25 +143,21 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     journal, rows = (folder / "study.journal").read_bytes(), (folder / "trials.csv").read_bytes()
     (folder / "trials.csv").unlink()
     (folder / "study.journal").write_bytes(journal[:-9])  # a full disk, or a kill
+    for left in ("study.journal.lock", "study.journal.lock0.rename", "search.yaml.999999999.tmp"):
+        (folder / left).touch()
     Search(options(files)).run()
+    assert {path.name for path in folder.iterdir()} == {"search.yaml", "study.journal", "trials.csv", "best.yaml"}
     assert len((folder / "trials.csv").read_bytes().splitlines()) == len(rows.splitlines())
     (folder / "study.journal").write_bytes(b"{" + journal)
     with pytest.raises(ValueError, match=r"study\.journal is damaged .*; restore it, or give another --output-dir"):
         Search(options(files)).run()
+    (files / "cut").mkdir()
+    (files / "cut" / "search.yaml.999999999.tmp").touch()
+    Search(options(files, "cut")).run()
     (folder / "search.yaml").write_text("x")
     with pytest.raises(ValueError, match=r"search\.yaml is damaged: it says no start"):
         Search(options(files)).run()
     Search(options(files, overwrite=True)).run()
-
-
-def test_a_second_search_in_the_folder_is_kept_out(files, quick):
-    """It would take the trial that is being made for a killed one, and remove its folder."""
-    with owned(files / "search", "`lmctr search`", ".search.lock"):
-        with pytest.raises(ValueError, match=r"`lmctr search`"):
-            Search(options(files)).run()
-        assert not (files / "search" / "search.yaml").exists()
-    Search(options(files)).run()
-    assert len(quick) == 4
 
 
 def test_trials_below_the_median_end_early(files, quick, capsys):
@@ -378,3 +374,25 @@ def test_ranges_are_whole_where_both_ends_are(tmp_path):
     )
     fixed = optuna.trial.FixedTrial({"training.epochs": 3, "training.weight_decay": 0.25})
     assert (whole.suggest(fixed), real.suggest(fixed)) == (3, 0.25)
+
+
+def test_a_second_search_leaves_the_first_alone(files, quick, monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE", 0.1)  # nobody is just being killed
+    trial = files / "search" / "trial" / "checkpoint"
+    trial.mkdir(parents=True)
+    with (
+        lock.owned(files / "search", "`lmctr search`", ".search.lock"),
+        pytest.raises(ValueError, match=r"another `lmctr search` is at work in .*search"),
+    ):
+        Search(options(files)).run()
+    assert trial.is_dir()
+    assert quick == []
+    trial.rmdir()
+    trial.parent.rmdir()
+    assert Search(options(files)).run().values
+    assert {path.name for path in (files / "search").iterdir()} == {
+        "search.yaml",
+        "study.journal",
+        "trials.csv",
+        "best.yaml",
+    }

@@ -1,11 +1,13 @@
 """One writer per folder."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 import warm
@@ -87,19 +89,26 @@ def test_a_folder_that_stays_empty_goes_again(tmp_path):
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["recipe.yaml"]
 
 
-@pytest.mark.parametrize("host", ["elsewhere", "here"])
-def test_signs_of_life_tell_of_holders_that_the_system_does_not_know(tmp_path, host, monkeypatch):
-    """Another machine, or a platform without such locks: held while the file is touched, stale a minute later."""
+@pytest.mark.parametrize("clock", ["goes on", "was set back"])
+@pytest.mark.parametrize("host", ["elsewhere", "no such call", "no such locks"])
+def test_signs_of_life_tell_of_holders_that_the_system_does_not_know(tmp_path, host, clock, monkeypatch):
+    """Another machine, a platform or a file system without such locks: held while the file is touched, stale a minute later."""
     monkeypatch.setattr(lock, "_PATIENCE", 0.0)
-    if host == "here":
-        monkeypatch.setattr(lock, "fcntl", None)
-    name = socket.gethostname() if host == "here" else "elsewhere"
+
+    def refuses(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    if host != "elsewhere":
+        monkeypatch.setattr(
+            lock, "fcntl", None if host == "no such call" else SimpleNamespace(LOCK_EX=2, LOCK_NB=4, flock=refuses)
+        )
+    name = "elsewhere" if host == "elsewhere" else socket.gethostname()
     facts = {"what": "`lmctr train`", "pid": 7, "host": name, "since": "2026-01-01 00:00:00"}
     (tmp_path / LOCK).write_text(json.dumps(facts))
     with pytest.raises(ValueError, match=rf"process 7 on {name}, since 2026"), owned(tmp_path, "`lmctr train`"):
         pass
-    past = time.time() - lock.STALE - 1
-    os.utime(tmp_path / LOCK, (past, past))
+    last = time.time() - (lock.STALE + 1) * (1 if clock == "goes on" else -60)
+    os.utime(tmp_path / LOCK, (last, last))
     with owned(tmp_path, "`lmctr train`"):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -22,6 +22,7 @@ from lmctr.data.reading import read_table
 from lmctr.data.tables.reading import block_size_for, stream_file
 from lmctr.data.tables.source import watched
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.lock import owned
 from lmctr.utils.progress import over
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
@@ -52,17 +53,29 @@ def prepare_taobao_ad(
 
     Returns:
         Paths of the Parquet files.
+
+    Raises:
+        ValueError: values that are wrong, files joined otherwise, another process that joins into the folder.
     """
     settings = {"max_length": max_length, "num_partitions": num_partitions}
     settings["files"] = {name: [file.name, file.stat().st_size] for name, file in sorted(files.items())}
-    if (folder / _DONE).is_file():
-        done = read_json(folder / _DONE)
-        if done.get("settings") == settings:
-            return sorted(folder.glob("part-*.parquet"))
+    if not (folder / _DONE).is_file():
+        with owned(folder.parent, f"join into {folder.name}", f".{folder.name}.lock"):
+            if not (folder / _DONE).is_file():  # else another process has just finished it
+                _join_all(files, folder, settings, memory_limit, progress)
+    done = read_json(folder / _DONE)
+    if done.get("settings") != settings:
         raise ValueError(
             f"{folder}: holds files joined from other raw files or with other settings ({done.get('settings')}); "
             "remove the folder, or give another one as prepared=..."
         )
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _join_all(
+    files: Mapping[str, Path], folder: Path, settings: Mapping[str, Any], memory_limit: int | None, progress: bool
+) -> None:
+    max_length, num_partitions = settings["max_length"], settings["num_partitions"]
     work = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -110,7 +123,6 @@ def prepare_taobao_ad(
         path.unlink()
     write_json(work / _DONE, {"settings": settings, "impressions": total, "dropped": dropped})
     work.rename(folder)
-    return sorted(folder.glob("part-*.parquet"))
 
 
 def _whole(rows: Rows, column: str) -> np.ndarray:

@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from numpy.lib.format import open_memmap
 
 from lmctr.utils.arrow import is_text
-from lmctr.utils.files import write_json
+from lmctr.utils.files import replacing, write_json
+from lmctr.utils.lock import owned
 from lmctr.utils.progress import Work
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import is_whole
@@ -114,11 +115,13 @@ class Retrieval:
             )
 
     def save(self, directory: str | Path) -> None:
-        """Write npy and JSON files."""
+        """Write npy and JSON files, the latter last, so that a folder that was cut off does not load; also over the folder it was loaded from."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / _META).unlink(missing_ok=True)
         for name in _ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
+            with replacing(folder / f"{name}.npy") as part, open(part, "wb") as file:
+                np.save(file, getattr(self, name), allow_pickle=False)
         self._write_meta(folder)
 
     def _write_meta(self, folder: Path) -> None:
@@ -185,7 +188,8 @@ def build_retrieval(
         progress: show a progress bar.
 
     Raises:
-        ValueError: TF-IDF without `train_events`, no events or events outside the log, wrong values.
+        ValueError: TF-IDF without `train_events`, no events or events outside the log, wrong values, another process that builds the same one
+            in `cache_dir`.
         MissingExtraError: see [`TextRetriever`].
     """
     wanted = _wanted_by(processor) if processor is not None else {"selection": "similar", "per_feedback": False}
@@ -223,10 +227,12 @@ def build_retrieval(
 
     folder = Path(cache_dir) / f"retrieval-{plan.fingerprint(fingerprint)}"
     if not (folder / _META).is_file():
-        history, similarity, done = plan.open(folder)
-        plan.run(history, similarity, done, progress, folder)
-        Retrieval(events, history, similarity, *meta)._write_meta(folder)
-        (folder / _PROGRESS).unlink(missing_ok=True)
+        with owned(folder, "`build_retrieval`"):
+            if not (folder / _META).is_file():  # else another process has just finished it
+                history, similarity, done = plan.open(folder)
+                plan.run(history, similarity, done, progress, folder)
+                Retrieval(events, history, similarity, *meta)._write_meta(folder)
+                (folder / _PROGRESS).unlink(missing_ok=True)
     result = Retrieval.load(folder)
     result.retriever = retriever
     return result

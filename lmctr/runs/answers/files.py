@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from lmctr.utils.files import replacing
+from lmctr.utils.files import is_utf_8, replacing
 
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
@@ -54,6 +54,8 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
     `ValueError` or an interrupt stays beside it, in a file whose name the error tells."""
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
     if path == "-":
+        if not is_utf_8(sys.stdout):  # as data are in files
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         yield sys.stdout
         sys.stdout.flush()
     elif Path(path).exists() and not Path(path).is_file():  # a pipe or a device

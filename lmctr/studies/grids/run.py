@@ -110,14 +110,14 @@ class GridRunner:
 
     def run(self) -> int:
         """Train what is missing. Returns 0 when everything is done, 1 when a run failed or was not started."""
-        runs = self.plan()
-        todo = [run for run in runs if run.state != DONE]
-        self.say(
-            f"{self.grid.name}: {len(self.grid.points)} points x {len(self.grid.seeds)} seeds = {len(runs)} runs in "
-            f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
-        )
-        began = time.monotonic()
         with owned(self.grid.output_dir, "`lmctr grid run`", ".grid.lock"), stopped_by_term():
+            runs = self.plan()
+            todo = [run for run in runs if run.state != DONE]
+            self.say(
+                f"{self.grid.name}: {len(self.grid.points)} points x {len(self.grid.seeds)} seeds = {len(runs)} runs in "
+                f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
+            )
+            began = time.monotonic()
             self._baselines()
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
@@ -157,8 +157,10 @@ class GridRunner:
             outcome = f"test {_headline(run)}"
         else:
             message = _last_error(run.log, code)
-            if not any(run.folder.checkpoints.glob("checkpoint-*")):
-                run.folder.clear()  # nothing to go on from: a point that is corrected in the grid may start anew
+            if after.state != DONE and not any(run.folder.checkpoints.glob("checkpoint-*")):
+                # nothing to go on from: a point that is corrected in the grid may start anew; unless somebody else trains there
+                with contextlib.suppress(ValueError), owned(run.folder.path, "`lmctr grid run`"):
+                    run.folder.clear()
             write_text(run.failure, message + "\n")
             self.failures.append((run, message))
             outcome = f"FAILED: {message}"
