@@ -245,6 +245,9 @@ def read_table(
                         texts = pajson.ParseOptions(pa.schema([(own.name, pa.string()) for own in times]))
                         with opened(path, False) as again:
                             table = pajson.read_json(again, parse_options=texts)
+                    if large := [name for name in asked if name in table.column_names and _is_large(table[name])]:
+                        with opened(path, False) as again:
+                            table = as_written(table, io.BufferedReader(_Stream(again), 1 << 20), large, 1)
                 except pa.ArrowInvalid as error:
                     texts = dict.fromkeys(asked, "text")
                     with opened(path, progress) as again:
@@ -306,6 +309,20 @@ def json_of_mixed(
         return pa.table({n: array_of([row.get(n) for row in rows], n, kinds.get(n), done + 1) for n in names})
     except ValueError as own:  # which begins with the column
         raise ValueError(f"{path}, {own}") from None
+
+
+def _is_large(column: pa.ChunkedArray) -> bool:
+    """Whether Arrow read numbers as floats of which some no longer tell neighbouring whole numbers apart."""
+    return pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 2.0**53
+
+
+def as_written(table: pa.Table, lines: Iterable[bytes], names: Sequence[str], first: int) -> pa.Table:
+    """A table of JSON lines, whose first row has the number `first`, with the texts of some columns' values as they stand in the file."""
+    rows = [parse_json(line, keys_once=False) for line in lines if line.strip()]
+    for name in names:
+        values = array_of([row.get(name) for row in rows], name, "text", first)
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
 
 
 def _read_parquet(

@@ -103,6 +103,24 @@ def test_ids_in_lists_may_have_64_bits_without_a_sign():
         log_from_table(ROWS | {"user": [2**64, 5, 6, 7]}, SCHEMA)
 
 
+def test_ids_in_json_lines_may_have_64_bits_without_a_sign(tmp_path):
+    """Arrow reads such numbers as floats, which are one and the same for neighbours."""
+    columns = ROWS | {"user": [2**63 + 1, 2**63 + 2, 2**64 - 1, 5]}
+    schema = {"name": "own", "columns": SCHEMA["columns"] | {"user": "user"}}
+    logs = []
+    for kind in ("csv", "jsonl"):
+        path = tmp_path / f"events.{kind}"
+        if kind == "csv":
+            pacsv.write_csv(pa.table(columns | {"user": pa.array(columns["user"], pa.uint64())}), path)
+        else:
+            rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema | {"events": path.name}))
+        logs.append(load_log(tmp_path / "schema.yaml"))
+    assert sorted(map(str, logs[1].user_ids)) == sorted(map(str, columns["user"]))
+    np.testing.assert_equal(contents(logs[0]), contents(logs[1]))
+
+
 @pytest.mark.parametrize("encode", [lambda values: values, lambda values: values.dictionary_encode()])
 def test_words_of_other_parts_are_not_counted(encode):
     code = encode(pa.array(["1", "2", "1", "x"]))

@@ -26,6 +26,7 @@ from lmctr.data.names import HEAD, first_rows, names_of_first, names_of_rows
 from lmctr.data.reading import (
     ONE_SIGN,
     TO_UTF8,
+    as_written,
     check_columns,
     check_same_types,
     checked_file,
@@ -41,8 +42,6 @@ from lmctr.data.reading import (
 )
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.files import parse_json
-
-from .arrays import array_of
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
@@ -360,7 +359,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                     name for name, kind in (columns or {}).items() if kind == "text" and name in table.column_names
                 ]
                 other = [name for name in found if _reads_otherwise(table[name])]
-                table = _json_texts(table, block, other, done + 1) if other else table
+                table = as_written(table, block.splitlines(), other, done + 1) if other else table
             except pa.ArrowInvalid as error:
                 table = json_of_mixed(path, error, block.splitlines(), columns or {}, columns, done)
             if columns is not None:
@@ -381,15 +380,6 @@ def _reads_otherwise(column: pa.ChunkedArray) -> bool:
     while pa.types.is_list(kind):
         kind = kind.value_type
     return pa.types.is_timestamp(kind) or pa.types.is_floating(kind)
-
-
-def _json_texts(table: pa.Table, block: bytes, names: Sequence[str], first: int) -> pa.Table:
-    """The table, whose first row has the number `first`, with some columns as the values stand in the file."""
-    rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
-    for name in names:
-        values = array_of([row.get(name) for row in rows], name, "text", first)
-        table = table.set_column(table.column_names.index(name), name, values)
-    return table
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
