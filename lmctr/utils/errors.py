@@ -63,7 +63,7 @@ def told(error: Exception, way: str = "") -> str:
         return "another process of this launch has ended, so this one cannot go on; what that one printed says why"
     if isinstance(error, RuntimeError) and _TAKEN in str(error):
         port = os.environ.get("MASTER_PORT", "")
-        return f"port {port} of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)"
+        return f"port {port} of this launch is taken; name another (main_process_port of accelerate launch, or MASTER_PORT)"
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:  # Python's reading of other bytes
         word = re.search(r"\S*$", error.object[: error.start])[0] + re.match(r"\S*", error.object[error.start :])[0]
         return f"{word!r:.200}: the name of this file or folder is no UTF-8; rename it"

@@ -282,7 +282,7 @@ def test_a_port_of_a_launch_that_is_taken_is_told(monkeypatch, capsys):
         monkeypatch, RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
     )
     assert main(["card"]) == 2
-    told = "error: port 29500 of this launch is taken; name another (accelerate launch --main_process_port, or MASTER_PORT)\n"
+    told = "error: port 29500 of this launch is taken; name another (main_process_port of accelerate launch, or MASTER_PORT)\n"
     assert capsys.readouterr().err == told
 
 
