@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -468,17 +469,25 @@ def check_same_data(runs: Iterable[RunFolder]) -> None:
     """Runs over whose seeds a mean is taken must have read the same data.
 
     Raises:
-        ValueError: two that did not, by the fingerprints in their `data.json`.
+        ValueError: two that did not, by the checksums in their `data.json`.
     """
-    found: dict[str | None, RunFolder] = {}
-    for run in runs:
-        if run.prepared:
-            found.setdefault(run.data().get("fingerprint"), run)
-    if len(found) > 1:
+    known = [(run.path, run.data()) for run in runs if run.prepared]
+    unlike = {str(path) for pair in combinations(known, 2) if unlike_data(pair[0][1], pair[1][1]) for path, _ in pair}
+    if unlike:
         raise ValueError(
-            f"{' and '.join(str(run.path) for run in found.values())} were trained on different data, so that a mean over them says nothing; restore "
-            "the data and train again what was trained on others"
+            f"{' and '.join(str(path) for path, _ in known if str(path) in unlike)} were trained on different data, so that a mean over them says nothing; "
+            "restore the data and train again what was trained on others"
         )
+
+
+def unlike_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The checksum by which two `data.json` are not of the same data, None where they are. Of texts and sequences, and of runs of up to 0.1.0,
+    there is none of the inputs."""
+    for key in ("fingerprint", "inputs_fingerprint"):
+        both = one.get(key), other.get(key)
+        if both[0] != both[1] and (key == "fingerprint" or None not in both):
+            return key
+    return None
 
 
 def _is_loaded(name: str) -> bool:
