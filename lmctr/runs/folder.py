@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -257,8 +257,12 @@ class RunFolder:
         return json.dumps(sealed({"files": shared}), indent=2).encode()
 
     def metrics(self) -> dict[str, Any] | None:
-        """`metrics.json`, or None."""
-        return read_json(self.path / METRICS) if self.finished else None
+        """`metrics.json`, or None. Raises ValueError also where `split metrics` and `baselines` hold other things than numbers."""
+        found = read_json(self.path / METRICS) if self.finished else None
+        for key, levels in (("split metrics", ("part", "metric")), ("baselines", ("baseline", "part", "metric"))):
+            if found is not None and found.get(key) is not None:
+                _check_numbers(found[key], levels, f"{self.path / METRICS}: {key}")
+        return found
 
     def data(self) -> dict[str, Any] | None:
         """`data.json`, or None."""
@@ -463,6 +467,16 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     run.check_finished()
     run.verify(_is_loaded)
     return run
+
+
+def _check_numbers(value: Any, levels: Sequence[str], where: str) -> None:
+    """Raises ValueError unless these are objects in objects, by the names of `levels`, the last of which hold numbers."""
+    if levels and isinstance(value, dict):
+        for name, own in value.items():
+            _check_numbers(own, levels[1:], f"{where}, {name}")
+    elif levels or isinstance(value, bool) or not isinstance(value, int | float):
+        wanted = f"an object with a {levels[0]} for each key" if levels else "a number"
+        raise ValueError(f"{where}: got {show(value)}, accepted: {wanted}; the file is damaged")
 
 
 def check_same_data(runs: Iterable[RunFolder]) -> None:

@@ -255,6 +255,19 @@ def test_what_a_run_lacks_and_what_is_damaged(runs, tmp_path, capsys):
     (folder / "metrics.json").write_text(json.dumps({"seed": 0}))
     assert main(["report", str(folder), *words]) == 2
     assert "metrics.json has no 'split metrics', the metrics of each part" in capsys.readouterr().err
+    test = metrics["split metrics"]["test"] | {"auc": None}
+    for damage, says in (
+        ({"baselines": []}, "baselines: got [] (list), accepted: an object with a baseline for each key"),
+        (
+            {"baselines": {"counting": {"test": 3}}},
+            "baselines, counting, test: got 3 (int), accepted: an object with a",
+        ),
+        ({"split metrics": {"test": test}}, "split metrics, test, auc: got null, accepted: a number"),
+    ):
+        (folder / "metrics.json").write_text(json.dumps(metrics | damage))
+        for verb in (["report", str(folder), *words], ["card", str(folder), "--print"]):
+            assert main(verb) == 2
+            assert f"error: {folder / 'metrics.json'}: {says}" in capsys.readouterr().err
 
 
 def test_only_other_seeds_on_the_same_data_are_a_mean(runs, tmp_path):
