@@ -133,6 +133,8 @@ def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
         words = [] if processor.group in names else categories(names, vocabulary, rows)[:2]
     if field.kind == "id":
         return {field.source_column: words[0] if words else None}
+    if field.weight_separator is not None:
+        words = [f"{word}{field.weight_separator}1" for word in words]
     values = {field.source_column: words, field.time_column: [1_500_000_000] * len(words)}
     values = {column: entries for column, entries in values.items() if column is not None}
     if field.separator is None:

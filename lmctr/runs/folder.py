@@ -26,10 +26,11 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -256,8 +257,12 @@ class RunFolder:
         return json.dumps(sealed({"files": shared}), indent=2).encode()
 
     def metrics(self) -> dict[str, Any] | None:
-        """`metrics.json`, or None."""
-        return read_json(self.path / METRICS) if self.finished else None
+        """`metrics.json`, or None. Raises ValueError also where `split metrics` and `baselines` hold other things than numbers."""
+        found = read_json(self.path / METRICS) if self.finished else None
+        for key, levels in (("split metrics", ("part", "metric")), ("baselines", ("baseline", "part", "metric"))):
+            if found is not None and found.get(key) is not None:
+                _check_numbers(found[key], levels, f"{self.path / METRICS}: {key}")
+        return found
 
     def data(self) -> dict[str, Any] | None:
         """`data.json`, or None."""
@@ -464,21 +469,39 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     return run
 
 
+def _check_numbers(value: Any, levels: Sequence[str], where: str) -> None:
+    """Raises ValueError unless these are objects in objects, by the names of `levels`, the last of which hold numbers."""
+    if levels and isinstance(value, dict):
+        for name, own in value.items():
+            _check_numbers(own, levels[1:], f"{where}, {name}")
+    elif levels or isinstance(value, bool) or not isinstance(value, int | float):
+        wanted = f"an object with a {levels[0]} for each key" if levels else "a number"
+        raise ValueError(f"{where}: got {show(value)}, accepted: {wanted}; the file is damaged")
+
+
 def check_same_data(runs: Iterable[RunFolder]) -> None:
     """Runs over whose seeds a mean is taken must have read the same data.
 
     Raises:
-        ValueError: two that did not, by the fingerprints in their `data.json`.
+        ValueError: two that did not, by the checksums in their `data.json`.
     """
-    found: dict[str | None, RunFolder] = {}
-    for run in runs:
-        if run.prepared:
-            found.setdefault(run.data().get("fingerprint"), run)
-    if len(found) > 1:
+    known = [(run.path, run.data()) for run in runs if run.prepared]
+    unlike = {str(path) for pair in combinations(known, 2) if unlike_data(pair[0][1], pair[1][1]) for path, _ in pair}
+    if unlike:
         raise ValueError(
-            f"{' and '.join(str(run.path) for run in found.values())} were trained on different data, so that a mean over them says nothing; restore "
-            "the data and train again what was trained on others"
+            f"{' and '.join(str(path) for path, _ in known if str(path) in unlike)} were trained on different data, so that a mean over them says nothing; "
+            "restore the data and train again what was trained on others"
         )
+
+
+def unlike_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The checksum by which two `data.json` are not of the same data, None where they are. Of texts and sequences, and of runs of up to 0.1.0,
+    there is none of the inputs."""
+    for key in ("fingerprint", "inputs_fingerprint"):
+        both = one.get(key), other.get(key)
+        if both[0] != both[1] and (key == "fingerprint" or None not in both):
+            return key
+    return None
 
 
 def _is_loaded(name: str) -> bool:

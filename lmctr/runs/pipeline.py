@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.base import check_head, evaluation_copy
 from lmctr.utils.rows import is_table, plain_row, refuse_parts, requests_of
+
+if TYPE_CHECKING:
+    from lmctr.data.tables.joined import Joined
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ class ClickPredictionPipeline(Pipeline):
     families), or a row of a table as a dict of columns (tabular families). One dict gives one answer; a list a list, as do several rows as
     a `datasets` Dataset or a part of one (`data[:5]`, a dict of lists), a pyarrow Table or a pandas DataFrame; an iterator gives an
     iterator, which reads on as it is read.
+
+    Columns that rows of a table lack and files of the run's recipe have (`joined`) are read from these, as `lmctr predict` does.
 
     A row, a target or a candidate is answered by `{"score": p, "logit": l}` with p = sigmoid(l), where the model was trained on clicks
     the probability of one; a request of `candidates` (`ads`) by a list of them. Of several tasks, score and logit are dicts by task.
@@ -91,6 +97,15 @@ class ClickPredictionPipeline(Pipeline):
         if place and (getattr(processor, "needs_similarity", False) or getattr(processor, "statistics_reader", None)):
             folder = local_folder(place, revision)
             self._retriever, self._items = load_retriever(folder, processor), load_item_statistics(folder, processor)
+        self._place = place
+
+    @cached_property
+    def _joined(self) -> tuple[Joined, ...]:
+        """The files of the run that have columns which rows lack, as they are when first asked for."""
+        from lmctr.runs.answers.joined import joined_files_of
+        from lmctr.runs.folder import RunFolder
+
+        return joined_files_of(RunFolder(Path(self._place))) if self._place else ()
 
     def _sanitize_parameters(self, max_tokens: int | None = None, **unknown) -> tuple[dict, dict, dict]:
         if unknown:
@@ -159,11 +174,11 @@ class ClickPredictionPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, Any], answers: Any = None, **settings) -> dict[str, Any]:
         from lmctr.data.features.unknown import check_unknown
-        from lmctr.runs.answers.tables import table_logits
+        from lmctr.runs.answers.tables import completed, table_logits
 
         rows, first = model_inputs["rows"], model_inputs["first"]
         if answers is None:
-            inputs = self.processor(rows)
+            inputs = self.processor(completed(rows, self.processor, lambda: self._joined))
             for warning in check_unknown(
                 self.processor, self.processor.oov_counts, self.processor.unknown_examples, "inputs"
             ):

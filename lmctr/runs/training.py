@@ -24,7 +24,7 @@ from lmctr.evaluation.significance import PairedTest
 from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.find import is_data_file
-from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
+from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim, unlike_data
 from lmctr.runs.in_memory import as_arguments, is_data, options_for
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
@@ -381,11 +381,11 @@ class Training:
         if self.is_first:
             description = view.describe(self.say)
             if self.folder.prepared:
-                before = read_json(self.folder.path / DATA).get("fingerprint")
-                if before != description["fingerprint"]:
+                before = read_json(self.folder.path / DATA)
+                if unlike := unlike_data(before, description):
                     raise ValueError(
                         f"the data are not those that the run in {self.folder.path} was started with (checksum "
-                        f"{before} before, {description['fingerprint']} now); restore them, or use --overwrite"
+                        f"{before.get(unlike)} before, {description[unlike]} now); restore them, or use --overwrite"
                     )
             else:
                 write_json(self.folder.path / DATA, description)

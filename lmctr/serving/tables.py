@@ -92,6 +92,7 @@ class _PooledOnce(nn.Module):
     def __init__(self, group: FieldGroup, about: _SharedFields):
         super().__init__()
         self.pooling, self.is_once, self.about = group.pooling, lambda: about._is_once(group), about
+        self.takes_weights = getattr(group.pooling, "takes_weights", False)
 
     def forward(
         self, vectors: torch.Tensor, mask: torch.Tensor, times: torch.Tensor | None, *more: torch.Tensor | None

@@ -21,7 +21,7 @@ from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
 from lmctr.runs.about import data_lines, dataset_info, shown, shown_command, without_paths
-from lmctr.runs.folder import METRICS, SLICES, RunFolder, open_run
+from lmctr.runs.folder import METRICS, SLICES, RunFolder, open_run, unlike_data
 from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
 from lmctr.studies.options import ReportOptions
@@ -166,7 +166,7 @@ def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
     def is_another_seed(run: ReportedRun, group: list[ReportedRun]) -> bool:
         return (
             run.metrics.get("seed") not in [own.metrics.get("seed") for own in group]
-            and (run.data or {}).get("fingerprint") == (group[0].data or {}).get("fingerprint")
+            and not any(unlike_data(run.data or {}, own.data or {}) for own in group)
             and not differing_keys(group[0].recipe, run.recipe)
         )
 

@@ -17,6 +17,7 @@ from transformers import AutoProcessor
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data.registry import load_tabular
+from lmctr.data.tables.source import SplitRule
 from lmctr.runs.recipe import RecipeError, load_recipe
 
 TINY_TABLE = {
@@ -239,6 +240,42 @@ def test_resume_after_the_first_epoch_reaches_the_same_weights(recipe_path, tabl
     whole = lmctr.AutoModelForCTR.from_pretrained(table_run).state_dict()
     again = lmctr.AutoModelForCTR.from_pretrained(folder).state_dict()
     assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_features_that_changed_are_other_data(tmp_path, capsys):
+    """Values that went to other rows leave vocabularies, labels and parts as they were."""
+    rng, file = np.random.default_rng(0), tmp_path / "shop.csv"
+    frame = pd.DataFrame({"ad": rng.integers(0, 5, 200).astype(str), "price": rng.random(200).round(2)})
+    frame.assign(ad="a" + frame["ad"], click=rng.integers(0, 2, 200)).to_csv(file, index=False)
+    train = ["train", str(file), "--model", "dnn", "--training.max_steps", "2", "--data.baselines", "false"]
+    runs = [tmp_path / name for name in ("zero", "one", "two")]
+    for seed in (0, 1):
+        assert main([*train, "--training.seed", str(seed), "--output-dir", str(runs[seed])]) == 0
+    assert main(["card", str(runs[0]), "--seeds", str(runs[1]), "--print"]) == 0
+    before = read(runs[0], "data.json")
+
+    def resumed():
+        (runs[0] / "metrics.json").unlink()
+        (runs[0] / "lmctr_manifest.json").unlink()  # its checksums would speak first
+        return [*train, "--output-dir", str(runs[0]), "--resume"]
+
+    assert main(resumed()) == 0
+    frame = pd.read_csv(file)
+    rows = np.flatnonzero(SplitRule().at_random(np.arange(200)) == 0)
+    frame.loc[rows, "ad"] = frame["ad"][rows[::-1]].to_numpy()
+    frame.to_csv(file, index=False)
+    assert main([*train, "--training.seed", "2", "--output-dir", str(runs[2])]) == 0
+    now = read(runs[2], "data.json")
+    assert [key for key in before if before[key] != now[key]] == ["inputs_fingerprint"]
+    capsys.readouterr()
+    said = error_of(capsys, "card", runs[0], "--seeds", *runs[1:], "--print")
+    assert "zero and" in said
+    assert "two were trained on different data" in said
+    said = error_of(capsys, *resumed())
+    assert f"(checksum {before['inputs_fingerprint']} before, {now['inputs_fingerprint']} now)" in said
+    (runs[0] / "data.json").write_text(json.dumps({key: before[key] for key in before if key != "inputs_fingerprint"}))
+    assert main([*train, "--output-dir", str(runs[0]), "--resume"]) == 0  # of a version that knew none
+    assert main(["card", str(runs[0]), "--seeds", str(runs[2]), "--print"]) == 0
 
 
 @pytest.mark.slow

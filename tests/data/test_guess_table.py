@@ -562,3 +562,16 @@ def test_whole_numbers_with_zeros_in_front_are_codes(tmp_path):
     assert (types["zip"], types["gaps"], types["told"], types["plain"]) == ("text", "text", "integer", "integer")
     store = TabularStore.build(load_tabular(tmp_path / "e.csv", **guess.options()))
     assert len(store.processor.state.vocabularies["zip"]) == 5
+
+
+@pytest.mark.parametrize("price", [[1.5, 2.5], [3, 4]], ids=["texts and fractions", "whole numbers"])
+def test_a_text_file_tells_whether_all_of_its_rows_were_read(tmp_path, price, monkeypatch):
+    """A label that holds one value in the first rows may hold others in those that were not read."""
+    own = {"price": price * (ROWS // 2), "color": ["red", "blue"] * (ROWS // 2), "clicked": ["no"] * ROWS}
+    file = write(tmp_path / "e.csv", own)
+    assert (file.whole, file.rows) == (True, ROWS)
+    monkeypatch.setattr("lmctr.data.guess.sample._BYTES", 1000)
+    file = sample_file(tmp_path / "e.csv")
+    assert not file.whole
+    assert file.table.num_rows < ROWS / 2
+    assert abs(file.rows - ROWS) < ROWS / 10

@@ -16,6 +16,7 @@ from lmctr.data.options import ConvertOptions
 from lmctr.data.reading import read_table
 from lmctr.data.sampling import convert_data
 from lmctr.data.tables.reading import stream_file
+from lmctr.data.tables.store import TabularStore
 
 SCHEMA = "name: big\nevents: {path: events}\ncolumns: {user: u, item: i, time: {column: t}, label: {column: y}}\n"
 
@@ -62,15 +63,28 @@ def test_texts_of_a_folder_stay_texts(folder):
 
 
 def test_a_folder_is_one_table(folder):
-    source = load_tabular(
-        folder / "events",
-        label="y",
-        time="t",
-        fields=[{"name": "u", "type": "categorical"}, {"name": "i", "type": "categorical"}],
-        fractions=(0.8, 0.1, 0.1),
-    )
-    rows = [rows.table.num_rows for rows in source.pieces[0].read(["u", "y"])]
+    """Built into arrays under a fingerprint of all files; a table and its files of items may be folders both."""
+    (folder / "items").mkdir()
+    pq.write_table(pa.table({"i": range(30), "kind": ["a", "b", "c"] * 10}), folder / "items" / "all.parquet")
+
+    def source(kind=False):
+        fields = [{"name": name, "type": "categorical"} for name in ("u", "i", *["kind"] * kind)]
+        joined = [{"path": str(folder / "items"), "by": "i"}] * kind
+        own = {"fields": fields, "fractions": (0.8, 0.1, 0.1), "joined": joined}
+        return load_tabular(folder / "events", label="y", time="t", **own)
+
+    rows = [rows.table.num_rows for rows in source().pieces[0].read(["u", "y"])]
     assert sum(rows) == 600
+    assert TabularStore.build(source()).labels.sum() == sum(events()["y"].to_pylist())
+    assert TabularStore.build(source(kind=True)).processor.fields[2].name == "kind"
+    before = [source(kind).fingerprint for kind in (False, True)]
+    assert before == [source(kind).fingerprint for kind in (False, True)]
+    for file in (folder / "events" / "part-1.parquet", folder / "items" / "all.parquet"):
+        pq.write_table(pq.read_table(file).slice(1), file)
+        now = [source(kind).fingerprint for kind in (False, True)]
+        assert (now[0] != before[0]) == (file.parent.name == "events")
+        assert now[1] != before[1]
+        before = now
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from lmctr.data.batches.tabular import TabularView
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
+from lmctr.hub.examples import example_rows
+from lmctr.runs.folder import RunFolder
+from lmctr.serving import score
 
 FIELDS = [
     {"name": "ad", "type": "categorical"},
@@ -106,3 +109,32 @@ def test_what_cannot_weigh_says_so(processor):
     dnn = DNNForCTR(DNNConfig(**values, hidden_units=[4]))
     with pytest.raises(ValueError, match=r"sequence_weights: shape \(4, 2, 1\) does not fit"):
         dnn(**{**batch, "sequence_weights": batch["sequence_weights"][..., :1]})
+
+
+@pytest.mark.parametrize("shared", [["ad"], ["tags"], ["tags", "seen"], []])
+def test_candidates_that_share_columns_are_scored_as_whole_rows(shared, processor):
+    torch.manual_seed(0)
+    size = {"embedding_dim": 4, "hidden_units": [8], "initializer_range": 0.5}
+    model = DNNForCTR(DNNConfig(**processor.model_config_values(), **size)).eval()
+    rows = [{name: values[n] for name, values in TABLE.items() if name != "label"} for n in range(4)]
+    rows[1]["seen"] = ["p", "of another day"]
+    user = {name: rows[3][name] for name in shared}
+    own = [{name: value for name, value in row.items() if name not in shared} for row in rows]
+    whole, found = processor([{**user, **one} for one in own]), processor.of_candidates(user, own)[0]
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(found[name], whole[name]) for name in whole)
+    with torch.no_grad():
+        expected = model(**whole).logits
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(score(model, processor, [user], own, 0), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_example_of_a_card_is_scored(processor, tmp_path):
+    """Its lists have weights too, where the data had the values often enough to show some."""
+    more = TabularFeatureProcessor(FIELDS).fit({name: values * 30 for name, values in TABLE.items()})
+    DNNForCTR(DNNConfig(**more.model_config_values(), hidden_units=[4])).save_pretrained(tmp_path)
+    more.save_pretrained(tmp_path)
+    first, missing = example_rows(RunFolder(tmp_path))["rows"]
+    assert len(first["tags"].split()) == 2
+    assert all(entry.endswith(":1") for entry in first["tags"].split())
+    assert more([first, missing])["sequence_weights"][0, 0].tolist() == [1, 1, 0]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lmctr
+from lmctr.data.in_memory import arrow_table
 
 ROWS = 400
 FEW = {"training.use_cpu": True, "training.max_steps": 3, "training.boosting_share": 0.0, "data.baselines": False}
@@ -85,6 +86,21 @@ def test_a_frame_is_trained_on_as_its_file_is(table, tmp_path, monkeypatch):
     np.testing.assert_array_equal(of_frame, of_other)
     assert run.metrics["command"] == f"lmctr.runs.train(data, model='deepfm', overrides={FEW})"
     assert run.evaluate() == pytest.approx(of_file.evaluate())
+
+
+def test_lists_of_a_frame_may_be_arrays_of_which_some_are_empty(table, tmp_path):
+    """An empty array is of floats where numpy is not told otherwise."""
+    tags = [["a", "b", "c"][: row % 4] for row in range(len(table))]
+    plain = table.assign(tags=tags, sizes=[[len(own), row % 7][: len(own)] for row, own in enumerate(tags)])
+    arrays = plain.assign(tags=[*map(np.array, tags)], sizes=[*map(np.array, plain["sizes"])])
+    run = lmctr.runs.train(arrays, model="dnn", output_dir=tmp_path / "run", overrides=FEW, quiet=True)
+    kept = pq.read_table(tmp_path / "run.data" / "rows.parquet")
+    assert {name: kept[name].to_pylist() for name in ("tags", "sizes")} == plain[["tags", "sizes"]].to_dict("list")
+    assert np.ptp(run.predict(plain)) > 0
+    for form in (arrays, arrays.to_dict("list"), arrays.to_dict("records")):
+        np.testing.assert_array_equal(run.predict(form), run.predict(plain))
+        found = arrow_table(form, "data").select(["tags", "sizes"])
+        assert found.to_pydict() == plain[["tags", "sizes"]].to_dict("list")
 
 
 def test_a_log_with_its_items(log, tmp_path, capsys):

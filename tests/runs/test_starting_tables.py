@@ -6,6 +6,8 @@ import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -120,6 +122,19 @@ def test_a_recipe_for_a_file_goes_with_every_number_of_fields(family, clicks):
     model.pop("family")
     for fields in range(3, 12):
         assert config_class(family)(vocab_sizes=[5] * fields, **model).num_fields == fields
+
+
+def test_a_file_of_lists_alone_is_trained_on(tmp_path):
+    """Boosted trees read none of them; a number beside them is enough for trees."""
+    rng = np.random.default_rng(0)
+    lists = [list(rng.choice(["a", "b", "c"], rng.integers(1, 3))) for _ in range(200)]
+    columns = {"tags": lists, "click": rng.integers(0, 2, 200), "price": rng.random(200)}
+    for names in (["tags", "click"], [*columns]):
+        pq.write_table(pa.table(columns).select(names), tmp_path / "rows.parquet")
+        options = {"overrides": {"training.max_steps": 2}, "overwrite": True, "quiet": True}
+        run = lmctr.runs.train(tmp_path / "rows.parquet", model="dnn", output_dir=tmp_path / "run", **options)
+        assert ("boosting_share" in run.metrics) == ("price" in names)
+        assert np.isfinite(run.metrics["test"]["log_loss"])
 
 
 def test_a_token_mixer_is_trained_on_a_file(clicks, capsys):

@@ -1,11 +1,17 @@
-"""A served table whose recipe joins files: requests give ids, as the rows of `lmctr predict` do."""
+"""A served table whose recipe joins files: requests give ids, as the rows of `lmctr predict` and of the pipeline do."""
+
+import io
+import json
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 from served_runs import live
+from transformers import pipeline
 
 import lmctr
+from lmctr.cli.main import main
 from lmctr.runs.answers.served import ServedModel
 from lmctr.server.options import ServeOptions
 from lmctr.server.running import _load
@@ -78,6 +84,26 @@ def test_requests_with_ids_are_scored_as_rows_of_predict(run):
             response = server.post("/v1/score", body)
             assert response.status_code == 400
             assert message in response.json()["error"]["message"]
+
+
+def test_standard_input_and_the_pipeline_take_rows_with_ids_too(run, monkeypatch, capsys):
+    """As files do, also where there are more rows than are read at a time."""
+    run, _ = run
+    rows = [{"user": n % 22, "ad": 100 + n % 33, "hour": n % 24} for n in range(40)]
+    expected = run.predict(pd.DataFrame(rows))
+    assert np.ptp(expected) > 1e-3
+    monkeypatch.setattr("lmctr.runs.answers.tables._LINES_AT_A_TIME", 16)
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(row) + "\n" for row in rows)))
+    assert main(["predict", str(run.path), "--input", "-"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["row"] for one in found] == [*range(1, 41)]
+    np.testing.assert_allclose([one["logit"] for one in found], expected, atol=1e-5)
+    pipe = pickle.loads(pickle.dumps(pipeline("click-prediction", model=str(run.path))))
+    for some in (rows, pd.DataFrame(rows), iter(rows)):
+        np.testing.assert_allclose([one["logit"] for one in pipe(some)], expected, atol=1e-5)
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"hour": 5}\n'))
+    assert main(["predict", str(run.path), "--input", "-"]) == 2
+    assert "standard input: row 1: no column 'ad', 'user'" in capsys.readouterr().err
 
 
 def _of(folder, row):

@@ -117,6 +117,20 @@ def test_times_of_shared_lists_are_those_of_the_row():
             assert torch.equal(found[name], values), name
 
 
+def test_a_list_without_times_may_be_the_longer_one():
+    fields = [
+        {"name": "liked", "type": "sequence", "separator": " ", "max_length": 2, "time_column": "when"},
+        {"name": "tags", "type": "sequence", "separator": " ", "max_length": 4},
+    ]
+    data = {"liked": ["x y", "y"], "when": ["3 5", "6"], "tags": ["a b c", "b"], "now": [9, 9]}
+    processor = TabularFeatureProcessor(fields=fields, label=None, time="now").fit(data)
+    timed, other = {"liked": "y x", "when": "2 4", "now": 10}, {"tags": "c a b a"}
+    for user, own in ((timed, other), (other, timed)):
+        found, expected = processor.of_candidates(user, [own] * 2)[0], processor([{**timed, **other}] * 2)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_what_is_shared_is_computed_once(processor, monkeypatch):
     model = make(processor, hidden_units=[16])
     sizes = []

@@ -255,18 +255,34 @@ def test_what_a_run_lacks_and_what_is_damaged(runs, tmp_path, capsys):
     (folder / "metrics.json").write_text(json.dumps({"seed": 0}))
     assert main(["report", str(folder), *words]) == 2
     assert "metrics.json has no 'split metrics', the metrics of each part" in capsys.readouterr().err
+    test = metrics["split metrics"]["test"] | {"auc": None}
+    for damage, says in (
+        ({"baselines": []}, "baselines: got [] (list), accepted: an object with a baseline for each key"),
+        (
+            {"baselines": {"counting": {"test": 3}}},
+            "baselines, counting, test: got 3 (a whole number), accepted: an object with a",
+        ),
+        ({"split metrics": {"test": test}}, "split metrics, test, auc: got null, accepted: a number"),
+    ):
+        (folder / "metrics.json").write_text(json.dumps(metrics | damage))
+        for verb in (["report", str(folder), *words], ["card", str(folder), "--print"]):
+            assert main(verb) == 2
+            assert f"error: {folder / 'metrics.json'}: {says}" in capsys.readouterr().err
 
 
 def test_only_other_seeds_on_the_same_data_are_a_mean(runs, tmp_path):
-    again, moved = tmp_path / "again", tmp_path / "moved"
-    for folder in (again, moved):
+    again, moved, mixed = tmp_path / "again", tmp_path / "moved", tmp_path / "mixed"
+    for folder in (again, moved, mixed):
         shutil.copytree(runs / "fast-1", folder)
-    data = json.loads((moved / "data.json").read_text())
-    (moved / "data.json").write_text(json.dumps(data | {"fingerprint": "another"}))
-    (moved / "lmctr_manifest.json").unlink()
-    page = page_of(runs / "fast-0", runs / "fast-1", again, moved, "--output", tmp_path / "page.html", "--no-plots")
+    for folder, key in ((moved, "fingerprint"), (mixed, "inputs_fingerprint")):
+        data = json.loads((folder / "data.json").read_text())
+        (folder / "data.json").write_text(json.dumps(data | {key: "another"}))
+        (folder / "lmctr_manifest.json").unlink()
+    page = page_of(
+        runs / "fast-0", mixed, runs / "fast-1", again, moved, "--output", tmp_path / "page.html", "--no-plots"
+    )
     names = [line[0] for line in page.table("", "seed")[0]]
-    assert names[1:6] == ["fast-0", "fast-1", "mean of fast-0 to fast-1", "again", "moved"]
+    assert names[1:7] == ["fast-0", "fast-1", "mean of fast-0 to fast-1", "mixed", "again", "moved"]
     assert "fast-0 to fast-1 and again differ in no key" in page.text
 
 

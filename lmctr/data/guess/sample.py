@@ -208,8 +208,8 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word in MISSING_WORDS} - {
             ""
         }
-        whole = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
-        long += [name for name in whole if name not in long and _are_codes(texts[name], table[name])]
+        integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
+        long += [name for name in integers if name not in long and _are_codes(texts[name], table[name])]
         table = _with_texts(table, texts.select(long))
     elif long:
         table = _with_texts(table, table.select(long) if kind == "parquet" else _texts(path, long))

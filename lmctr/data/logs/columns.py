@@ -67,6 +67,9 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
         values = np.asarray(values)
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise ValueError(f"{place(source, column)}: expected one value per row, got an array of shape {values.shape}.")
+    if str(getattr(values, "dtype", "object")) == "object" and any(isinstance(own, np.ndarray) for own in values):
+        # lists, of which Arrow takes arrays of one type only: an empty one is of floats
+        values = [list(own) if isinstance(own, np.ndarray) else own for own in values]
     try:
         return decoded(pa.array(values, from_pandas=True)) if of_frame else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:

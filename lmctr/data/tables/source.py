@@ -17,6 +17,7 @@ from lmctr.data.features.times import seconds_of, time_kind
 from lmctr.data.in_memory import arrow_tables
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
+from lmctr.data.reading import parquet_files
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.progress import over
 
@@ -285,7 +286,12 @@ def rows_of(
 
 
 def file_fingerprint(path: Path) -> str:
-    """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it."""
+    """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it. Of a folder, those of its
+    Parquet files."""
+    if path.is_dir():
+        return hashlib.blake2b(
+            repr([*map(file_fingerprint, parquet_files(path))]).encode(), digest_size=16
+        ).hexdigest()
     stat = path.stat()
     digest = hashlib.blake2b(repr((path.name, stat.st_size)).encode(), digest_size=16)
     block, count = 1 << 20, -(-stat.st_size // (1 << 20))

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -98,8 +98,10 @@ class TableRows:
         check_id_column(id_column, self.tasks)
         if id_column is not None:
             columns.setdefault(id_column, "text")
-        rows, read = None, partial(_rows, source, reading=self.reading)
-        if source != "-":
+        rows, read = None, partial(rows_of, source, reading=self.reading)
+        if source == "-":
+            read = partial(_standard_input, self.joined)
+        else:
             read = _completed(read, columns, columns_of(source, self.reading), self.joined)
         for rows in read(columns):
             yield from self._block(rows, id_column)
@@ -210,7 +212,7 @@ def completed(rows: Any, processor: Any, joined: Callable[[], Sequence[Joined]])
 
 
 def _completed(
-    read: Reader, columns: Mapping[str, str], names: Sequence[str], joined: Callable[[], Sequence[Joined]]
+    read: Reader, columns: Mapping[str, str], names: Collection[str], joined: Callable[[], Sequence[Joined]]
 ) -> Reader:
     return read if {*columns} <= {*names} else with_joined(read, lacking(joined(), columns, names))
 
@@ -248,15 +250,13 @@ def columns_of(source: Any, reading: Mapping[str, Any] | None = None) -> list[st
     return next(rows_of(source, None, reading=reading)).table.schema.names if names is None else names
 
 
-def _rows(source: str, columns: Mapping[str, str], reading: Mapping[str, Any] | None) -> Iterator[Rows]:
-    if source != "-":
-        yield from rows_of(source, columns, reading=reading)
-        return
-    objects = (row for _, row in read_objects(sys.stdin, source_name(source), "a row"))
+def _standard_input(joined: Callable[[], Sequence[Joined]], columns: Mapping[str, str]) -> Iterator[Rows]:
+    joined = cache(joined)  # the files are read once
+    objects = (row for _, row in read_objects(sys.stdin, "standard input", "a row"))
     first = 1
     while block := list(itertools.islice(objects, _LINES_AT_A_TIME)):
         try:
-            for rows in rows_of(block, columns):
+            for rows in _completed(partial(rows_of, block), columns, block[0], joined)(columns):
                 yield Rows(rows.table, "standard input", first + rows.first - 1)  # rows that know their place in it
         except ValueError as error:
             raise ValueError(f"standard input: {moved_on(str(error), first - 1)}") from error

@@ -227,7 +227,7 @@ class InputKind(ABC):
     @abstractmethod
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         """The content of `data.json`: origin (`info`), counts, split, label rates, and `fingerprint`, a checksum by which
-        a resumed run knows its data; `say` gets a summary in words."""
+        a resumed run knows its data (with `inputs_fingerprint`, where that holds no inputs); `say` gets a summary in words."""
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -153,6 +153,7 @@ class ImpressionInput(StoredInput):
             "unknown_by_field": self.unknown_shares(),
             "processor_fingerprint": processor.fingerprint,
             "fingerprint": checksum(store.counts, store.ranks, store.ecpm, *rows.values()),
+            "inputs_fingerprint": self.inputs_checksum(),
         }
         say(
             f"{store.info.name}: {len(config['user_field_names'])} user and {len(config['ad_field_names'])} ad fields, "

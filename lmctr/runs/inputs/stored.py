@@ -14,10 +14,11 @@ from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.unknown import check_unknown, shares_of
 from lmctr.data.registry import find
 from lmctr.runs.inputs import config_keys
-from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext
+from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, checksum
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.values import Values
 
+_CHECKED = 1 << 16  # rows
 _SHARED_FILE = "store.json"  # tells the other ranks where the store lies
 
 
@@ -147,6 +148,12 @@ class StoredInput(InputKind):
 
     def num_samples(self, part: str) -> int:
         return len(self.rows(part))
+
+    def inputs_checksum(self) -> str:
+        """Of all arrays of the store, of large ones of as many rows spread over them as are read in a moment."""
+        arrays = [own for name in self.store.array_names if (own := getattr(self.store, name)) is not None]
+        places = {size: np.unique(np.linspace(0, size - 1, _CHECKED).astype(np.int64)) for size in map(len, arrays)}
+        return checksum(*(own[places[len(own)]] for own in arrays))
 
     def unknown_counts(self, part: str) -> dict[str, dict[str, int]]:
         return self.store.statistics.get(part, {}).get("values", {})

@@ -294,6 +294,7 @@ class TabularInput(GoingOn, StoredInput):
             "unknown_by_field": self.unknown_shares(),
             "processor_fingerprint": processor.fingerprint,
             "fingerprint": checksum(store.labels, *rows.values()),
+            "inputs_fingerprint": self.inputs_checksum(),
         }
         say(
             f"{store.info.name}: {len(sizes)} categorical, {num_numeric} numeric, {num_sequences} sequence fields, "
