@@ -282,7 +282,10 @@ def assert_same_processor(one, other):
         ({"model.sink_bias_layers": []}, r"model.sink_bias_layers is \[\] here and None in"),
         ({"model.head_hidden_size": 8}, "model.head_hidden_size is 8 here and 32 in"),
         ({"data.statistics": "full"}, r"data.statistics is \['.*'\] here and \['.*'\] in"),
-        ({"data.statistics": [], "training.boosting_share": 0.0, "model.sink_signal": "feedback"}, "model.sink_signal is 'feedback'"),
+        (
+            {"data.statistics": [], "training.boosting_share": 0.0, "model.sink_signal": "feedback"},
+            "model.sink_signal is 'feedback'",
+        ),
         ({"data.max_length": 48}, "data.max_length is 48 here and 64 in"),
         ({"data.num_behaviors": 5}, "data.num_behaviors is 5 here and 4 in"),
         ({"data.feedback": "inline"}, "data.feedback is 'inline' here and 'sink' in"),
