@@ -176,6 +176,24 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log, c
     assert "1 of the users have no candidate, as they have met all there are; --seen ranks these too" in caplog.text
 
 
+def test_users_without_a_candidate_leave_the_types_of_columns(runs, log, monkeypatch, tmp_path):
+    """Also where none of some users, the last or all, has one."""
+    monkeypatch.setattr(recommend, "PAIRS", 8)  # a block for each user with candidates
+    run, frame = runs("table"), log[1]
+    users = sorted(set(frame["who"]), key=lambda who: "i3" in set(frame[frame["who"] == who]["what"]))
+    met = [who for who in users if "i3" in set(frame[frame["who"] == who]["what"])]
+    assert 0 < len(met) < len(users)
+    whole, none = run.recommend(users, items=["i3"]), run.recommend(met, items=["i3"])
+    assert whole["who"].to_pylist() == users[: -len(met)]
+    assert (none.num_rows, none.schema) == (0, whole.schema)
+    for name, own in (("whole", users), ("none", met)):
+        pd.DataFrame({"who": own}).to_csv(tmp_path / "users.csv", index=False)
+        pd.DataFrame({"what": ["i3"]}).to_csv(tmp_path / "items.csv", index=False)
+        words = ["--users", str(tmp_path / "users.csv"), "--items", str(tmp_path / "items.csv")]
+        assert main(["recommend", str(run.path), *words, "--output", str(tmp_path / f"{name}.parquet")]) == 0
+        assert pd.read_parquet(tmp_path / f"{name}.parquet").dtypes.astype(str).to_list()[-2:] == ["float64"] * 2
+
+
 def next_of(run, frame, first, top, seen, time=None, items=None):
     """By user of the test part what the user took next, and the model's list, by loops."""
     test = frame[frame["at"] >= max(first, time or 0)]
@@ -322,6 +340,7 @@ def test_the_command_writes_them(runs, log, tmp_path, capsys):
         ({"users": {"user": [101]}}, "no column 'who'; its columns are .'user'."),
         ({"users": [101]}, "no column 'place': scores depend on where a candidate is shown"),
         ({"users": 101}, r"users: got 101; accepted: a list of ids, such as \[101\], a table, or a file"),
+        ({"users": []}, "users: the list is empty; give at least one id, or None for all"),
         ({"items": np.int64(7)}, "items: got np.int64"),
         ({"users": "u101"}, r"users: there is no file 'u101'; .* in Python also a list of ids, such as \['u101'\]"),
         ({"items": ["i99"]}, r"column 'what': 1 of 1 values are not in the log's catalogue \(row 1: 'i99'\)"),

@@ -111,7 +111,7 @@ class BestItems(JoinedRows):
         events = np.arange(log.offsets[user], log.seen_end[user])
         return log.item[events[log.time[events] < time]]
 
-    def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, list], np.ndarray]]:
+    def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         """The best `top` items of each row, some rows after the other, in order; fewer where there are fewer candidates: columns (the row, where
         users are given, user, rank, item), and (N, T) logits.
 
@@ -143,7 +143,7 @@ class BestItems(JoinedRows):
                     self.shown("item"): _taken(ids, places),
                 }
                 found = {"row": rows.first + owner, **found} if has_rows else found
-                yield {name: values.tolist() for name, values in found.items()}, logits
+                yield found, logits
             unknown = self.limits.check(where, self.allow_unknown or self.leaves_known, rare=True)
             self.warnings = [*self._of_columns(where), *unknown, *self._unmet(where)]
             if self.without:
@@ -217,9 +217,11 @@ def _rows_of(given: Any, name: str | None, role: str) -> Any:
     """Users or items as a table: a list of ids as one with a column of this name, any other as it is.
 
     Raises:
-        FileNotFoundError, ValueError: a single id, or a file that is not there.
+        FileNotFoundError, ValueError: no id, a single one, or a file that is not there.
     """
     if _is_list(given):
+        if not len(given):
+            raise ValueError(f"{role}: the list is empty; give at least one id, or None for all")
         return {name: pa.array(given)}
     is_name, accepted = isinstance(given, (str, Path)), f"a table, or a file of one, with a row for each of the {role}"
     if is_name and not Path(given).expanduser().exists():
@@ -238,6 +240,11 @@ def _second(time: Any) -> int:
         raise ValueError(
             f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00"
         ) from None
+
+
+def _num_users(block: tuple[dict[str, Any], np.ndarray]) -> int:
+    """Users who have a list in what [`BestItems.best`] gives at a time."""
+    return np.count_nonzero(block[0]["rank"] == 1)
 
 
 def best_table(ranked: BestItems, users: Any, top: int) -> pa.Table:
@@ -261,9 +268,9 @@ def recommend(options: RecommendOptions) -> int:
     with scores_to(options.output, ranked.tasks) as writer:
         blocks = ranked.best(options.users, options.top)
         total = ranked.log.num_users if options.users is None else None
-        for ids, logits in over(blocks, "ranking items", "users", total, lambda block: block[0]["rank"].count(1)):
+        for ids, logits in over(blocks, "ranking items", "users", total, _num_users):
             writer.write(ids, logits)
-            count += ids["rank"].count(1)
+            count += _num_users((ids, logits))
     for warning in [*ranked.warnings, *filter(None, [ranked.hint()])]:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"the best {options.top} items of {count} users{unknown_words(ranked.unknown)}", file=sys.stderr)
