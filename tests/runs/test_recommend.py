@@ -34,6 +34,7 @@ RECIPES = {
 }
 COLUMNS = "{user: who, item: what, time: at, label: click, scenario: place, extra_labels: {like: like}}"
 NOW, LATER = 1_700_800_000, 1_700_900_000
+NOON = 1_700_740_800  # of 2023-11-23, UTC
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +351,41 @@ def test_what_cannot_be_ranked(runs, given, message):
     kind = "text" if "items" in given else "sequence"
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         runs(kind).recommend(**{"users": {"who": [101], "place": ["home"]}, **given})
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ({"format": "%d/%m/%Y %H:%M"}, ["23/11/2023 12:00", "2023-11-23 12:00", NOON]),
+        ({"format": "%Y%m%d"}, ["20231123", 20231123, "2023-11-23"]),
+        ({"unit": "ms"}, [str(NOON * 1000), NOON * 1000, str(NOON), NOON, "2023-11-23T12:00:00Z"]),
+        ({"timezone": "Asia/Tokyo"}, ["2023-11-23 21:00:00", "2023-11-23T12:00:00Z", NOON]),
+        ({}, ["2023-11-23 12:00:00", str(NOON), NOON]),
+    ],
+)
+def test_a_moment_is_written_as_in_the_log(runs, log, tmp_path, kind, written):
+    """Or as unix seconds, or an ISO time, where the log's own way does not read it."""
+    rows = log[1][log[1]["at"] < NOON - 86_400]
+    when = pd.to_datetime(rows["at"], unit="s")
+    if "format" in kind:
+        rows["at"] = when.dt.strftime(kind["format"])
+    elif "timezone" in kind:
+        rows["at"] = when.dt.tz_localize("UTC").dt.tz_convert(kind["timezone"]).dt.strftime("%Y-%m-%d %H:%M:%S")
+    elif kind:
+        rows["at"] *= 1000
+    rows.to_csv(tmp_path / "clicks.csv", index=False)
+    own = (
+        log[0]
+        .read_text()
+        .replace("time: at", f"time: {{column: at, {yaml.safe_dump(kind, default_flow_style=True)[1:-2]}}}")
+    )
+    (tmp_path / "schema.yaml").write_text(own.replace("items.csv", str(log[0].parent / "items.csv")))
+    ranked = [runs("sequence")._ranked(tmp_path / "schema.yaml", None, False, time) for time in written]
+    assert {own.at for own in ranked} == {NOON if "%Y%m%d" not in kind.values() else NOON - NOON % 86_400}
+    with pytest.raises(
+        ValueError, match="time: '31/31/2023' is no time to rank at" + ".*log's format '%" * ("format" in kind)
+    ):
+        runs("sequence")._ranked(tmp_path / "schema.yaml", None, False, "31/31/2023")
 
 
 def test_candidates_by_their_ids_for_a_log_without_a_schema(runs):

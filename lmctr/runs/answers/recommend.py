@@ -40,7 +40,7 @@ class BestItems(JoinedRows):
         folder, model, processor, log, options: see [`JoinedRows`].
         items: the candidates: a file or table with the log's column of items, or a list of ids; None: the items that somebody met before.
         seen: whether items that a user has met before are candidates too.
-        time: the moment to rank at, unix seconds or a text as in the log's own; None: a second after the log's last event.
+        time: the moment to rank at, a time as the log writes its own, or else unix seconds or an ISO text; None: a second after the log's last event.
 
     Raises:
         FileNotFoundError, ValueError: see [`JoinedRows`]; a run of another kind of data; a time that is none; candidates without an item.
@@ -64,7 +64,7 @@ class BestItems(JoinedRows):
                 "or requests by lmctr predict (of a table: each user's row beside each item's, as pandas' users.merge(items, how='cross') makes them)"
             )
         super().__init__(folder, model, processor, log, **options)
-        self.time = None if time is None else _second(time)
+        self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
         self.seen, self.items, self.without = seen, items, 0
         self.leaves_known = (
@@ -233,13 +233,17 @@ def _rows_of(given: Any, name: str | None, role: str) -> Any:
     return given
 
 
-def _second(time: Any) -> int:
-    try:
-        return int(seconds_of(pa.array([time]), TimeSpec(column="time"), "")[0])
-    except (ValueError, pa.ArrowInvalid):
-        raise ValueError(
-            f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00"
-        ) from None
+def _second(time: Any, own: TimeSpec | None) -> int:
+    """A moment in unix seconds, of a text or number as the log writes times (`own`), else of unix seconds or an ISO text."""
+    for spec in filter(None, (own, TimeSpec(column="time"))):
+        try:
+            return int(seconds_of(pa.array([time]), spec, "")[0])
+        except (ValueError, pa.ArrowInvalid):
+            continue
+    written = "" if own is None or own.format is None else f", or one in the log's format {own.format!r}"
+    raise ValueError(
+        f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00{written}"
+    )
 
 
 def _num_users(block: tuple[dict[str, Any], np.ndarray]) -> int:
