@@ -292,6 +292,19 @@ def test_plants(name):
 # ---- nothing where nothing is -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("step", [3600, 86_400])
+def test_events_of_days_or_hours_alone_may_be_alike(step):
+    """What a user did twice on a day, which nothing tells apart."""
+    columns, catalogue = log_of()
+    columns = added(columns, np.arange(300))
+    last = columns["time"].max()
+    columns["time"] = last - (last - columns["time"]) * 100  # months
+    with pytest.raises(ValueError, match="events repeat another in every column"):
+        check_log(columns, catalogue)
+    columns["time"] = columns["time"] // step * step
+    assert check_log(columns, catalogue).allowed == ()
+
+
 def test_sound_data_of_the_same_make():
     check_log(*log_of())
     assert check_table(table()) == []
