@@ -175,6 +175,11 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log, c
         few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
     assert few.num_rows == 0
     assert "1 of the users have no candidate, as they have met all there are; --seen ranks these too" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="lmctr"):
+        assert run.recommend(asked, time="2023-01-01").num_rows == 0  # before the log begins
+    assert "1 of the users have no candidate: nobody had met an item at their time" in caplog.text
+    assert "--seen" not in caplog.text
 
 
 def test_users_without_a_candidate_leave_the_types_of_columns(runs, log, monkeypatch, tmp_path):

@@ -66,7 +66,10 @@ class BestItems(JoinedRows):
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
-        self.seen, self.items, self.without = seen, items, 0
+        self.seen, self.items = seen, items
+        self.without = self.early = (
+            0  # users without a candidate, and those of them at whose time nobody had met an item
+        )
         self.leaves_known = (
             False  # whether candidates were left out that users met, which may be those that the model knows
         )
@@ -146,9 +149,14 @@ class BestItems(JoinedRows):
                 yield found, logits
             unknown = self.limits.check(where, self.allow_unknown or self.leaves_known, rare=True)
             self.warnings = [*self._of_columns(where), *unknown, *self._unmet(where)]
-            if self.without:
-                met = "" if self.seen else ", as they have met all there are; --seen ranks these too"
-                self.warnings.append(f"{where}: {self.without:,} of the users have no candidate{met}")
+            if self.early:
+                self.warnings.append(
+                    f"{where}: {self.early:,} of the users have no candidate: nobody had met an item at their time; give a later one"
+                )
+            if met_all := self.without - self.early:
+                self.warnings.append(
+                    f"{where}: {met_all:,} of the users have no candidate, as they have met all there are; --seen ranks these too"
+                )
 
     def ranked(
         self, asked: dict[str, Any], user: np.ndarray, top: int
@@ -163,6 +171,7 @@ class BestItems(JoinedRows):
             waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
             self.without += not len(waiting[-1][1])
+            self.early += bool((self.candidates[2][:1] > time).any())  # sorted
             if pairs >= most or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
                 waiting, pairs, most = [], 0, PAIRS
