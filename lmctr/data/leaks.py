@@ -220,7 +220,12 @@ def _encodes(
     for weight in (0, 1, 5, 10, 20, 50, 100):  # usual smoothing
         whole = (hits + weight * rate)[used] / (seen + weight)[used]
         own = (train_hits + weight * rate)[used] / (train_seen + weight)[used]
-        pair = tuple(abs(float(spearmanr(mean[used], rates).statistic)) for rates in (whole, own))
+        pair = tuple(  # of one value all over, as each user's rate is beside drawn negatives, nothing follows
+            abs(float(spearmanr(mean[used], rates).statistic))
+            if min(np.ptp(mean[used]), np.ptp(rates)) > 1e-9
+            else 0.0
+            for rates in (whole, own)
+        )
         best = max(best, (pair[0], pair[1]))
         if pair[1] > pair[0] - 0.003 and pair[1] > 0.99:
             return None  # made of training rows

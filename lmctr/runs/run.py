@@ -140,7 +140,7 @@ class Run:
             top: items for each.
             items: the candidates: a list of ids, or a table with the log's column of items; None: all that somebody met before.
             seen: whether items that a user has met before are candidates too.
-            time: the moment to rank at, for rows without a time: unix seconds or a text; None: a second after the log's last event.
+            time: the moment to rank at, for rows without a time, as the log writes times, or unix seconds or an ISO text; None: a second after the log's last event.
             log, allow_unknown: see `predict`.
 
         Returns:

@@ -16,6 +16,7 @@ from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.guess import Ask, LogGuess, guess_files
 from lmctr.data.guess.found import STATED
 from lmctr.data.logs.splits import split_log
+from lmctr.data.logs.validation import validate_log
 from lmctr.data.names import names_from
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
@@ -224,6 +225,10 @@ def _checked(schema: Path) -> str:
     splits = split_log(log)
     parts = ", ".join(f"{name} {len(events):,}" for name, events in splits.items())
     note = f" {log.info.notes}" if log.info.notes else ""
+    try:
+        validate_log(log, splits)
+    except ValueError as error:  # as lmctr train will, which refuses it
+        note += f"\nnot fit to train on as it is: {error}"
     return (
         f"checked: {log.num_events:,} events of {log.num_users:,} users on {log.num_items:,} items; samples by time: {parts}; positive "
         f"{(log.label[splits.train] == 1).mean():.1%} of training.{note}"

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, guessed, table, write
 
+from lmctr.cli.main import main
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import guess_table, sample_file
@@ -109,3 +110,15 @@ def test_times_of_day_come_before_days(tmp_path):
     guess, _ = guessed(tmp_path / "f.csv", columns)
     assert guess.schema["columns"]["time"] == "created_day"
     assert "; days alone: no history" in guess.guesses[0].why
+
+
+def test_what_training_will_refuse_is_said_at_once(tmp_path, capsys, monkeypatch):
+    """Rows that were written twice; those of days alone may be alike."""
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(table())
+    twice = pd.concat([frame, frame.head(50)])
+    for name, days in (("twice", False), ("days", True)):
+        twice.assign(ts=twice["ts"] // 86_400 * 86_400 if days else twice["ts"]).to_csv(f"{name}.csv", index=False)
+        assert main(["init", f"{name}.csv", "--yes"]) == 0
+        refused = "not fit to train on as it is: log 'twice': 50 of 450 events repeat another in every column. Mend"
+        assert (refused in capsys.readouterr().out) is not days

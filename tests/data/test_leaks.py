@@ -292,6 +292,28 @@ def test_plants(name):
 # ---- nothing where nothing is -------------------------------------------------------------------------------------
 
 
+def test_a_number_of_a_category_whose_rate_is_the_same_everywhere(recwarn):
+    """As that of all users is where two negatives are drawn beside each click."""
+    codes, labels = np.repeat(np.arange(2, 62), 30), np.tile([1.0, 0.0, 0.0], 600)
+    train = np.tile(np.arange(30) < 24, 60)
+    age = codes * 7.3 % 50
+    assert leaks.encodings({"age": age}, {"user": codes}, labels, train, ~train) == []
+    assert [str(own.message) for own in recwarn] == []
+
+
+@pytest.mark.parametrize("step", [3600, 86_400])
+def test_events_of_days_or_hours_alone_may_be_alike(step):
+    """What a user did twice on a day, which nothing tells apart."""
+    columns, catalogue = log_of()
+    columns = added(columns, np.arange(300))
+    last = columns["time"].max()
+    columns["time"] = last - (last - columns["time"]) * 100  # months
+    with pytest.raises(ValueError, match="events repeat another in every column"):
+        check_log(columns, catalogue)
+    columns["time"] = columns["time"] // step * step
+    assert check_log(columns, catalogue).allowed == ()
+
+
 def test_sound_data_of_the_same_make():
     check_log(*log_of())
     assert check_table(table()) == []

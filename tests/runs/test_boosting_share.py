@@ -14,6 +14,7 @@ from lmctr.data import load_log, split_log
 from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 from lmctr.hub.export import export_model
 from lmctr.hub.model_card import build_card
+from lmctr.runs.inputs import boosting
 from lmctr.runs.inputs.boosting import add_trees
 from lmctr.runs.inputs.linear_start import LinearSamples
 
@@ -212,3 +213,16 @@ def test_what_cannot_be(tmp_path):
     values, labels = samples(40)
     with pytest.raises(ValueError, match=r"labels of task 0 are of one class; set training\.linear_start to zero"):
         add_trees(model_of(), LinearSamples(values, 0 * labels[:, 0], None, None), None, seed=0, share=0.5)
+
+
+def test_a_value_that_many_samples_have_is_on_one_side_of_thresholds():
+    """Whatever the last bits of it: a prior, say, is counted from a log or from the statistics of requests."""
+    rng = np.random.default_rng(0)
+    prior = np.float32(0.0074749328)
+    values = np.where(rng.random((4000, 1)) < 0.9, prior, rng.normal(0.5, 0.2, (4000, 1))).astype(np.float32)
+    labels = (rng.random(4000) < np.where(values[:, 0] == prior, 0.2, 0.8)).astype(np.int64)
+    _, forest = boosting._forest(values, labels, None, 0)
+    thresholds = np.concatenate([tree["threshold"][tree["feature"] == 0] for tree in forest])
+    assert thresholds.dtype == np.float32
+    assert len(thresholds) > 50
+    assert not ((thresholds > prior - 2e-7) & (thresholds < prior + 2e-7)).any()

@@ -34,6 +34,7 @@ RECIPES = {
 }
 COLUMNS = "{user: who, item: what, time: at, label: click, scenario: place, extra_labels: {like: like}}"
 NOW, LATER = 1_700_800_000, 1_700_900_000
+NOON = 1_700_740_800  # of 2023-11-23, UTC
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,29 @@ def test_all_users_at_the_end_of_the_log_and_candidates_of_ones_own(runs, log, c
         few = run.recommend(asked, items={"what": ["i3"]})  # met before: nothing is left
     assert few.num_rows == 0
     assert "1 of the users have no candidate, as they have met all there are; --seen ranks these too" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="lmctr"):
+        assert run.recommend(asked, time="2023-01-01").num_rows == 0  # before the log begins
+    assert "1 of the users have no candidate: nobody had met an item at their time" in caplog.text
+    assert "--seen" not in caplog.text
+
+
+def test_users_without_a_candidate_leave_the_types_of_columns(runs, log, monkeypatch, tmp_path):
+    """Also where none of some users, the last or all, has one."""
+    monkeypatch.setattr(recommend, "PAIRS", 8)  # a block for each user with candidates
+    run, frame = runs("table"), log[1]
+    users = sorted(set(frame["who"]), key=lambda who: "i3" in set(frame[frame["who"] == who]["what"]))
+    met = [who for who in users if "i3" in set(frame[frame["who"] == who]["what"])]
+    assert 0 < len(met) < len(users)
+    whole, none = run.recommend(users, items=["i3"]), run.recommend(met, items=["i3"])
+    assert whole["who"].to_pylist() == users[: -len(met)]
+    assert (none.num_rows, none.schema) == (0, whole.schema)
+    for name, own in (("whole", users), ("none", met)):
+        pd.DataFrame({"who": own}).to_csv(tmp_path / "users.csv", index=False)
+        pd.DataFrame({"what": ["i3"]}).to_csv(tmp_path / "items.csv", index=False)
+        words = ["--users", str(tmp_path / "users.csv"), "--items", str(tmp_path / "items.csv")]
+        assert main(["recommend", str(run.path), *words, "--output", str(tmp_path / f"{name}.parquet")]) == 0
+        assert pd.read_parquet(tmp_path / f"{name}.parquet").dtypes.astype(str).to_list()[-2:] == ["float64"] * 2
 
 
 def next_of(run, frame, first, top, seen, time=None, items=None):
@@ -322,6 +346,7 @@ def test_the_command_writes_them(runs, log, tmp_path, capsys):
         ({"users": {"user": [101]}}, "no column 'who'; its columns are .'user'."),
         ({"users": [101]}, "no column 'place': scores depend on where a candidate is shown"),
         ({"users": 101}, r"users: got 101; accepted: a list of ids, such as \[101\], a table, or a file"),
+        ({"users": []}, "users: the list is empty; give at least one id, or None for all"),
         ({"items": np.int64(7)}, "items: got np.int64"),
         ({"users": "u101"}, r"users: there is no file 'u101'; .* in Python also a list of ids, such as \['u101'\]"),
         ({"items": ["i99"]}, r"column 'what': 1 of 1 values are not in the log's catalogue \(row 1: 'i99'\)"),
@@ -331,6 +356,41 @@ def test_what_cannot_be_ranked(runs, given, message):
     kind = "text" if "items" in given else "sequence"
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         runs(kind).recommend(**{"users": {"who": [101], "place": ["home"]}, **given})
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ({"format": "%d/%m/%Y %H:%M"}, ["23/11/2023 12:00", "2023-11-23 12:00", NOON]),
+        ({"format": "%Y%m%d"}, ["20231123", 20231123, "2023-11-23"]),
+        ({"unit": "ms"}, [str(NOON * 1000), NOON * 1000, str(NOON), NOON, "2023-11-23T12:00:00Z"]),
+        ({"timezone": "Asia/Tokyo"}, ["2023-11-23 21:00:00", "2023-11-23T12:00:00Z", NOON]),
+        ({}, ["2023-11-23 12:00:00", str(NOON), NOON]),
+    ],
+)
+def test_a_moment_is_written_as_in_the_log(runs, log, tmp_path, kind, written):
+    """Or as unix seconds, or an ISO time, where the log's own way does not read it."""
+    rows = log[1][log[1]["at"] < NOON - 86_400]
+    when = pd.to_datetime(rows["at"], unit="s")
+    if "format" in kind:
+        rows["at"] = when.dt.strftime(kind["format"])
+    elif "timezone" in kind:
+        rows["at"] = when.dt.tz_localize("UTC").dt.tz_convert(kind["timezone"]).dt.strftime("%Y-%m-%d %H:%M:%S")
+    elif kind:
+        rows["at"] *= 1000
+    rows.to_csv(tmp_path / "clicks.csv", index=False)
+    own = (
+        log[0]
+        .read_text()
+        .replace("time: at", f"time: {{column: at, {yaml.safe_dump(kind, default_flow_style=True)[1:-2]}}}")
+    )
+    (tmp_path / "schema.yaml").write_text(own.replace("items.csv", str(log[0].parent / "items.csv")))
+    ranked = [runs("sequence")._ranked(tmp_path / "schema.yaml", None, False, time) for time in written]
+    assert {own.at for own in ranked} == {NOON if "%Y%m%d" not in kind.values() else NOON - NOON % 86_400}
+    with pytest.raises(
+        ValueError, match="time: '31/31/2023' is no time to rank at" + ".*log's format '%" * ("format" in kind)
+    ):
+        runs("sequence")._ranked(tmp_path / "schema.yaml", None, False, "31/31/2023")
 
 
 def test_candidates_by_their_ids_for_a_log_without_a_schema(runs):

@@ -194,6 +194,19 @@ def test_one_bad_value_of_the_context_is_one_row(run, rows, tmp_path, capsys):
     np.testing.assert_allclose(np.delete(found.logit, 7), np.delete(run.predict(rows), 7), rtol=1e-5)
 
 
+def test_a_parquet_file_whose_first_rows_have_no_score(run, rows, tmp_path, monkeypatch):
+    """The rows that are handled together are all skipped; those behind have numbers in the same columns."""
+    monkeypatch.setattr("lmctr.runs.answers.joined.ROWS", 5)
+    bad = rows.assign(place=rows["place"].astype(object))
+    bad.loc[:6, "place"] = "top"
+    bad.to_csv(tmp_path / "rows.csv", index=False)
+    words = ["predict", str(run.path), "--input", str(tmp_path / "rows.csv"), "--on-error", "skip"]
+    assert main([*words, "--output", str(tmp_path / "out.parquet")]) == 0
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert np.flatnonzero(found["logit"].isna()).tolist() == [*range(7)]
+    np.testing.assert_allclose(found["logit"][7:], run.predict(rows)[7:], rtol=1e-5)
+
+
 def test_one_bad_value_of_a_table_is_one_row(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ class BestItems(JoinedRows):
         folder, model, processor, log, options: see [`JoinedRows`].
         items: the candidates: a file or table with the log's column of items, or a list of ids; None: the items that somebody met before.
         seen: whether items that a user has met before are candidates too.
-        time: the moment to rank at, unix seconds or a text as in the log's own; None: a second after the log's last event.
+        time: the moment to rank at, a time as the log writes its own, or else unix seconds or an ISO text; None: a second after the log's last event.
 
     Raises:
         FileNotFoundError, ValueError: see [`JoinedRows`]; a run of another kind of data; a time that is none; candidates without an item.
@@ -64,9 +64,12 @@ class BestItems(JoinedRows):
                 "or requests by lmctr predict (of a table: each user's row beside each item's, as pandas' users.merge(items, how='cross') makes them)"
             )
         super().__init__(folder, model, processor, log, **options)
-        self.time = None if time is None else _second(time)
+        self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
-        self.seen, self.items, self.without = seen, items, 0
+        self.seen, self.items = seen, items
+        self.without = self.early = (
+            0  # users without a candidate, and those of them at whose time nobody had met an item
+        )
         self.leaves_known = (
             False  # whether candidates were left out that users met, which may be those that the model knows
         )
@@ -111,7 +114,7 @@ class BestItems(JoinedRows):
         events = np.arange(log.offsets[user], log.seen_end[user])
         return log.item[events[log.time[events] < time]]
 
-    def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, list], np.ndarray]]:
+    def best(self, users: Any = None, top: int = 10) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         """The best `top` items of each row, some rows after the other, in order; fewer where there are fewer candidates: columns (the row, where
         users are given, user, rank, item), and (N, T) logits.
 
@@ -143,12 +146,17 @@ class BestItems(JoinedRows):
                     self.shown("item"): _taken(ids, places),
                 }
                 found = {"row": rows.first + owner, **found} if has_rows else found
-                yield {name: values.tolist() for name, values in found.items()}, logits
+                yield found, logits
             unknown = self.limits.check(where, self.allow_unknown or self.leaves_known, rare=True)
             self.warnings = [*self._of_columns(where), *unknown, *self._unmet(where)]
-            if self.without:
-                met = "" if self.seen else ", as they have met all there are; --seen ranks these too"
-                self.warnings.append(f"{where}: {self.without:,} of the users have no candidate{met}")
+            if self.early:
+                self.warnings.append(
+                    f"{where}: {self.early:,} of the users have no candidate: nobody had met an item at their time; give a later one"
+                )
+            if met_all := self.without - self.early:
+                self.warnings.append(
+                    f"{where}: {met_all:,} of the users have no candidate, as they have met all there are; --seen ranks these too"
+                )
 
     def ranked(
         self, asked: dict[str, Any], user: np.ndarray, top: int
@@ -163,6 +171,7 @@ class BestItems(JoinedRows):
             waiting.append((row, self.candidates_of(int(code), int(time))))
             pairs += len(waiting[-1][1])
             self.without += not len(waiting[-1][1])
+            self.early += bool((self.candidates[2][:1] > time).any())  # sorted
             if pairs >= most or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
                 waiting, pairs, most = [], 0, PAIRS
@@ -217,9 +226,11 @@ def _rows_of(given: Any, name: str | None, role: str) -> Any:
     """Users or items as a table: a list of ids as one with a column of this name, any other as it is.
 
     Raises:
-        FileNotFoundError, ValueError: a single id, or a file that is not there.
+        FileNotFoundError, ValueError: no id, a single one, or a file that is not there.
     """
     if _is_list(given):
+        if not len(given):
+            raise ValueError(f"{role}: the list is empty; give at least one id, or None for all")
         return {name: pa.array(given)}
     is_name, accepted = isinstance(given, (str, Path)), f"a table, or a file of one, with a row for each of the {role}"
     if is_name and not Path(given).expanduser().exists():
@@ -231,13 +242,22 @@ def _rows_of(given: Any, name: str | None, role: str) -> Any:
     return given
 
 
-def _second(time: Any) -> int:
-    try:
-        return int(seconds_of(pa.array([time]), TimeSpec(column="time"), "")[0])
-    except (ValueError, pa.ArrowInvalid):
-        raise ValueError(
-            f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00"
-        ) from None
+def _second(time: Any, own: TimeSpec | None) -> int:
+    """A moment in unix seconds, of a text or number as the log writes times (`own`), else of unix seconds or an ISO text."""
+    for spec in filter(None, (own, TimeSpec(column="time"))):
+        try:
+            return int(seconds_of(pa.array([time]), spec, "")[0])
+        except (ValueError, pa.ArrowInvalid):
+            continue
+    written = "" if own is None or own.format is None else f", or one in the log's format {own.format!r}"
+    raise ValueError(
+        f"time: {time!r} is no time to rank at; accepted: unix seconds in the past, or a text such as 2024-03-01 12:00:00{written}"
+    )
+
+
+def _num_users(block: tuple[dict[str, Any], np.ndarray]) -> int:
+    """Users who have a list in what [`BestItems.best`] gives at a time."""
+    return np.count_nonzero(block[0]["rank"] == 1)
 
 
 def best_table(ranked: BestItems, users: Any, top: int) -> pa.Table:
@@ -261,9 +281,9 @@ def recommend(options: RecommendOptions) -> int:
     with scores_to(options.output, ranked.tasks) as writer:
         blocks = ranked.best(options.users, options.top)
         total = ranked.log.num_users if options.users is None else None
-        for ids, logits in over(blocks, "ranking items", "users", total, lambda block: block[0]["rank"].count(1)):
+        for ids, logits in over(blocks, "ranking items", "users", total, _num_users):
             writer.write(ids, logits)
-            count += ids["rank"].count(1)
+            count += _num_users((ids, logits))
     for warning in [*ranked.warnings, *filter(None, [ranked.hint()])]:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"the best {options.top} items of {count} users{unknown_words(ranked.unknown)}", file=sys.stderr)

@@ -268,13 +268,13 @@ def _end(task: str, tasks: Sequence[str]) -> str:
     return "" if task == tasks[0] else f"_{task}"
 
 
-def score_columns(logits: np.ndarray, tasks: Sequence[str]) -> dict[str, list]:
-    """The columns `logit` and `probability` of each task of (N, T) logits, None where these are NaN."""
+def score_columns(logits: np.ndarray, tasks: Sequence[str]) -> dict[str, pa.Array]:
+    """The columns `logit` and `probability` of each task of (N, T) logits, doubles, null where these are NaN."""
     columns = {}
     for task, values in zip(tasks, logits.T.astype(np.float64)):
         end = _end(task, tasks)
         for name, found in (("logit", values), ("probability", expit(values))):
-            columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
+            columns[f"{name}{end}"] = pa.array(found, from_pandas=True)
     return columns
 
 
@@ -290,14 +290,16 @@ class ScoreWriter:
         self.names: list[str] | None = None
         self.parquet: pq.ParquetWriter | None = None
 
-    def write(self, ids: Mapping[str, list], logits: np.ndarray, reasons: Sequence[str | None] | None = None) -> None:
+    def write(self, ids: Mapping[str, Any], logits: np.ndarray, reasons: Sequence[str | None] | None = None) -> None:
         """Rows with their identifying columns, (N, T) logits (NaN: none) and, where rows may be skipped, the reason of each or None."""
         columns = dict(ids) | score_columns(logits, self.tasks)
         if reasons is not None:
-            columns["error"] = list(reasons)
+            columns["error"] = pa.array(reasons, pa.string())  # no row may have one yet
         if self.suffix == ".parquet":
             self._to_parquet(columns)
-        elif self.suffix == ".csv":
+            return
+        columns = {name: values if isinstance(values, list) else values.tolist() for name, values in columns.items()}
+        if self.suffix == ".csv":
             rows = csv.writer(self.stream)
             if self.names is None:
                 rows.writerow(columns)
@@ -307,12 +309,9 @@ class ScoreWriter:
                 self.stream.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) + "\n")
         self.names = list(columns)
 
-    def _to_parquet(self, columns: dict[str, list]) -> None:
+    def _to_parquet(self, columns: dict[str, Any]) -> None:
         if self.parquet is None:
-            block = pa.table(columns)
-            kinds = {"error": pa.string()}  # no row may have one yet
-            schema = pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in block.schema])
-            self.parquet = pq.ParquetWriter(self.stream, schema)
+            self.parquet = pq.ParquetWriter(self.stream, pa.table(columns).schema)
         try:
             self.parquet.write_table(pa.table(columns, schema=self.parquet.schema))
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -20,6 +20,7 @@ __all__ = ["SHARES", "add_trees", "choose_share", "set_share"]
 
 SHARES = np.linspace(0.0, 1.0, 21)
 """Those that `boosting_share: auto` chooses from."""
+_ROUNDING = 1e-6  # of scaled statistics, between what a log and what a request counts
 
 
 def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed: int, share: float) -> None:
@@ -109,10 +110,10 @@ def _forest(
     line = np.append(fitted.coef_[0], fitted.intercept_[0]).astype(np.float32)
     sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
     columns = np.column_stack([values, sums.astype(np.float32)])
-    forest = []
+    forest, distinct = [], [np.unique(own[np.isfinite(own)]) for own in columns.T]
     for read in (values, columns):
         model = statistic_trees(labels, seed).fit(read, labels, weight)
-        forest += [{**tree, "value": tree["value"] / 2} for tree in _trees(model)]
+        forest += [{**_with_room(tree, distinct), "value": tree["value"] / 2} for tree in _trees(model)]
     return line, forest
 
 
@@ -121,6 +122,29 @@ def _trees(model: Any) -> list[dict[str, np.ndarray]]:
     trees = [_columns(tree.nodes) for (tree,) in model._predictors]
     trees[0]["value"] = trees[0]["value"] + float(model._baseline_prediction.item())
     return trees
+
+
+def _with_room(tree: dict[str, np.ndarray], distinct: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """A tree whose thresholds are moved a little towards the next of the distinct values that samples have, so that these part as before.
+
+    scikit-learn's may be the very value that many samples have, such as a prior, whose last bits depend on how it is counted.
+    """
+    threshold = tree["threshold"].astype(np.float64)
+    room = _ROUNDING * np.maximum(1, np.abs(threshold))
+    for node, (place, value) in enumerate(zip(tree["feature"], threshold)):
+        own = distinct[place]
+        following = np.searchsorted(own, value, "right")
+        if following < len(own):
+            room[node] = min(room[node], (float(own[following]) - value) / 2)
+    return {**tree, "threshold": _rounded_down(threshold + room)}
+
+
+def _rounded_down(exact: np.ndarray) -> np.ndarray:
+    """As float32 values, none of which is above what it stands for."""
+    found = exact.astype(np.float32)
+    above = found > exact
+    found[above] = np.nextafter(found[above], np.float32(-np.inf))
+    return found
 
 
 def _columns(nodes: np.ndarray) -> dict[str, np.ndarray]:
@@ -139,13 +163,10 @@ def _columns(nodes: np.ndarray) -> dict[str, np.ndarray]:
         walk(node["right"])
 
     walk(0)
-    exact = nodes["num_threshold"][inner]
-    threshold = exact.astype(np.float32)
-    above = threshold > exact  # float32 values are sorted as by the threshold itself if it is rounded down
-    threshold[above] = np.nextafter(threshold[above], np.float32(-np.inf))
     return {
         "feature": nodes["feature_idx"][inner],
-        "threshold": threshold,
+        # float32 values are sorted as by the threshold itself if it is rounded down
+        "threshold": _rounded_down(nodes["num_threshold"][inner]),
         "kept": np.array(kept, dtype=np.int64),
         "value": np.array(values),
     }
