@@ -417,10 +417,8 @@ class TabularFeatureProcessor(FittedExtractor):
         inputs = {name: _side_by_side(parts, name, own, len(candidates)) for name, own in masks.items()}
         for name in ("sequence_times", "sequence_weights"):
             if any(name in part for part in parts):
-                for part in parts:
-                    if (
-                        name not in part and "sequence_ids" in part
-                    ):  # lists without: no time, a weight of one for each entry
+                for part in parts:  # of lists without: no time, a weight of one for each entry
+                    if name not in part and "sequence_ids" in part:
                         there = (part["sequence_ids"] > 0) * (name == "sequence_weights")
                         part[name] = there.astype(np.float32)
                 inputs[name] = _side_by_side(parts, name, masks["sequence_ids"], len(candidates))

@@ -67,12 +67,10 @@ class BestItems(JoinedRows):
         self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
         self.seen, self.items = seen, items
-        self.without = self.early = (
-            0  # users without a candidate, and those of them at whose time nobody had met an item
-        )
-        self.leaves_known = (
-            False  # whether candidates were left out that users met, which may be those that the model knows
-        )
+        # users without a candidate, and those of them at whose time nobody had met an item
+        self.without = self.early = 0
+        # whether candidates were left out that users met, which may be those that the model knows
+        self.leaves_known = False
 
     @cached_property
     def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
