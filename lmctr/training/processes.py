@@ -6,7 +6,9 @@ import gc
 import json
 import multiprocessing
 import os
+import socket
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -17,6 +19,7 @@ import torch.distributed as dist
 
 # How long the first waits until its word is read: those who were killed never read it, nor those who stand in a collective later on.
 _SECONDS_TO_READ, _SECONDS_LATER = 60, 5
+_SECONDS_TO_CLOSE = 10
 _numbers = count()
 
 
@@ -90,9 +93,22 @@ def leave_process_group() -> None:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
+    joins_again = dist.get_rank() != 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     dist.barrier()
     gc.collect()  # trainers and their callbacks refer to each other
     dist.destroy_process_group()
+    if joins_again and "MASTER_PORT" in os.environ:
+        _wait_until_closed(os.environ.get("MASTER_ADDR", "localhost"), int(os.environ["MASTER_PORT"]))
+
+
+def _wait_until_closed(address: str, port: int) -> None:
+    """Wait until the first process, where it holds the store itself, has closed it (torchrun's outlives the group): who joins the next training's group
+    before finds the old store there, and all wait for ever. Not longer than some seconds, for something else may hold the port by then."""
+    end = time.monotonic() + _SECONDS_TO_CLOSE
+    with suppress(OSError):
+        while time.monotonic() < end:
+            socket.create_connection((address, port), timeout=1).close()
+            time.sleep(0.02)
 
 
 def end_with_parent(worker: int) -> None:
