@@ -92,7 +92,7 @@ class BestItems(JoinedRows):
         ids = pa.chunked_array(parts).unify_dictionaries().combine_chunks() if parts else pa.array([], pa.int64())
         if not len(ids):
             raise ValueError("items: there is no candidate")
-        ids = (ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids).unique()
+        ids = _plain(ids).unique()
         rows = columns.item_rows(ids, self.names.item, None, catalogue, missing=-1).astype(np.int64)
         return ids, rows, np.zeros(len(ids), dtype=np.int64)
 
@@ -134,8 +134,7 @@ class BestItems(JoinedRows):
         for rows in rows_of(users, wanted, reading=self.reading):
             where = rows.source or "users"
             asked = self._read_who(rows, self.at)
-            user = pa.array(asked["user"])
-            user = user.dictionary_decode() if pa.types.is_dictionary(user.type) else user
+            user = _plain(pa.array(asked["user"]))
             known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
             for owner, places, rank, logits in self.ranked(asked, known, top):
                 found = {
@@ -204,6 +203,12 @@ class BestItems(JoinedRows):
         return (
             f"{share:.0%} of the log's events are of an item that its user had met before; --seen ranks such items too"
         )
+
+
+def _plain(ids: pa.Array) -> pa.Array:
+    """Ids as numbers, or as texts of one type, whatever frame they come from."""
+    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
 
 
 def _taken(values: Any, rows: np.ndarray) -> Any:
