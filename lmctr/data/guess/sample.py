@@ -205,8 +205,8 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         # as they are written: zeros in front make whole numbers codes, and words that were read as missing are told
         read = [own.name for own, values in zip(table.schema, table.columns) if _may_be_words(own.type, values)]
         texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
-        missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word in MISSING_WORDS} - {
-            ""
+        missing = {
+            word for name in read for word in pc.unique(texts[name]).to_pylist() if word and word in MISSING_WORDS
         }
         integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
         long += [name for name in integers if name not in long and _are_codes(texts[name], table[name])]

@@ -18,6 +18,7 @@ from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.folder import RunFolder
+from lmctr.utils.arrow import decoded
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_whole
 
@@ -207,7 +208,7 @@ class BestItems(JoinedRows):
 
 def _plain(ids: pa.Array) -> pa.Array:
     """Ids as numbers, or as texts of one type, whatever frame they come from."""
-    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    ids = decoded(ids)
     return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
 
 
