@@ -96,11 +96,13 @@ def suffix_of(path: Path) -> str:
 
 
 def format_of(path: Path, given: str | None = None) -> str:
-    """ "csv", "tsv", "parquet" or "jsonl", from the file's extension unless given."""
+    """ "csv", "tsv", "parquet" or "jsonl", from the file's extension unless given; of a folder "parquet"."""
     if given is not None:
         if given not in FORMATS.values():
             raise ValueError(f"{path}: format {given!r}; accepted: {', '.join(dict.fromkeys(FORMATS.values()))}.")
         return given
+    if path.is_dir():
+        return "parquet"
     suffix = suffix_of(path)
     if suffix.lower() in PACKED:
         raise ValueError(f"{path}: a packed file; unpack it: {_CONVERT}.")

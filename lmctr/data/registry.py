@@ -237,7 +237,7 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
             "stands in its recipe.yaml: data.name, data.path and data.options."
         )
     if kind != "impressions" and os.path.exists(path):
-        return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
+        return _log_folder(path) if kind == "log" or (kind is None and _may_be_log(path)) else _data_file(path)
     raise ValueError(_unknown(name, kind))
 
 
@@ -280,12 +280,19 @@ def is_schema(path: str | os.PathLike) -> bool:
     return Path(path).suffix.lower() in (".yaml", ".yml")
 
 
+def _may_be_log(path: Path) -> bool:
+    """Whether a path is a folder, and not one of Parquet files that are one table."""
+    from lmctr.data.logs.log import LOG_FILE
+
+    return path.is_dir() and ((path / LOG_FILE).is_file() or not any(path.glob("*.parquet")))
+
+
 def _log_folder(path: Path) -> Loader:
     from lmctr.data.logs.log import LOG_FILE, InteractionLog
 
     if (path / LOG_FILE).is_file():
         return Loader("log", InteractionLog.load, f"options of the saved log {path}", {"directory": path})
-    if path.is_dir():
+    if path.is_dir() and not any(path.glob("*.parquet")):
         raise FileNotFoundError(
             f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set, such as movielens, and give the folder as its path "
             "(--path or --data.path; path= in Python)."
@@ -304,7 +311,7 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
         return "columns" in options
     if is_schema(path):
         return os.path.isfile(path) and _schema(path, None).kind == "log"
-    return os.path.isfile(path / LOG_FILE) or (os.path.isfile(path) and "columns" in options)
+    return os.path.isfile(path / LOG_FILE) or (os.path.exists(path) and "columns" in options)
 
 
 def is_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:

@@ -18,8 +18,13 @@ class RecipeError(ValueError):
 
 
 def is_data_file(name: str | Path) -> bool:
-    """Whether a file holds data, by its name."""
-    return Path(name).suffix.lower() in _DATA_SUFFIXES
+    """Whether a file holds data, by its name; or a folder of Parquet files, which are one table, that is neither a run nor a saved log."""
+    path = Path(name)
+    if os.path.isdir(path):
+        from lmctr.data.logs.log import LOG_FILE  # loads pyarrow
+
+        return any(path.glob("*.parquet")) and not any((path / own).is_file() for own in (RECIPE, LOG_FILE))
+    return path.suffix.lower() in _DATA_SUFFIXES
 
 
 def find_recipe(name: str | Path, what: str = "recipe") -> Path:

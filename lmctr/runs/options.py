@@ -46,7 +46,8 @@ class InitOptions(DataFiles):
     that train on it, on one split. Nothing is changed in the file."""
 
     events: str = option(
-        "CSV, TSV (also .gz), Parquet or JSON lines: rows of user, item, time, label", positional=True
+        "CSV, TSV (also .gz), Parquet (a file, or a folder of them) or JSON lines: rows of user, item, time, label",
+        positional=True,
     )
     output: str | None = option("folder to write to (default: the file's name)", None, metavar="FOLDER")
     yes: bool = option("ask nothing: take every guess", False)

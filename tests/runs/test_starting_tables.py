@@ -51,6 +51,33 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert len((clicks / "scores.csv").read_text().splitlines()) == ROWS + 1
 
 
+@pytest.mark.parametrize("family", ["deepfm", "din"])
+def test_a_folder_of_parquet_files_is_one_data_file(clicks, family, capsys):
+    frame = pd.read_csv("clicks.csv")
+    if family == "din":
+        frame = frame.rename(columns={"site": "user_id", "slot": "item_id"}).assign(
+            timestamp=range(1_600_000_000, 1_600_000_000 + ROWS)
+        )
+    (clicks / "days").mkdir()
+    for day, rows in enumerate((frame[: ROWS // 2], frame[ROWS // 2 :])):
+        rows.to_parquet(clicks / "days" / f"{day}.parquet", index=False)
+    frame.to_parquet("days.parquet", index=False)
+    few = ["--training.epochs", "1", "--training.use_cpu", "true", "--training.boosting_share", "0"]
+    assert main(["train", "days", "--model", family, *few]) == 0
+    run = f"runs/days_{family}"
+    assert main(["predict", run, "--input", "days", "--output", "parts.csv"]) == 0
+    assert main(["predict", run, "--input", "days.parquet", "--output", "whole.csv"]) == 0
+    assert (clicks / "parts.csv").read_text() == (clicks / "whole.csv").read_text()
+    assert len((clicks / "whole.csv").read_text().splitlines()) == ROWS + 1
+    capsys.readouterr()
+    assert main(["train", "days"]) == 2
+    assert "days is a data file, no recipe: name the family too" in capsys.readouterr().err
+    assert main(["train", run]) == 2
+    assert f"give {run}/recipe.yaml" in capsys.readouterr().err
+    assert main(["predict", run, "--input", "runs"]) == 2
+    assert "--input runs is a folder" in capsys.readouterr().err
+
+
 def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, capsys, monkeypatch):
     def told(*arguments):
         assert main(["init", *arguments, "--yes"]) == 0

@@ -22,8 +22,11 @@ def check_input(path: str, table: bool) -> None:
     """
     if path == "-":
         return
-    if Path(path).is_dir():
-        raise ValueError(f"--input {path} is a folder; give a file, or - for standard input")
+    if Path(path).is_dir() and not (table and any(Path(path).glob("*.parquet"))):
+        raise ValueError(
+            f"--input {path} is a folder{' without .parquet files, which alone may be several' if table else ''}; give a file, or - for "
+            "standard input"
+        )
     if not Path(path).exists():
         raise FileNotFoundError(f"--input {path}: no such file")
     if not table and path.endswith(_TABLES):
