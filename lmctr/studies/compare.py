@@ -20,7 +20,7 @@ from lmctr.evaluation.comparison import (
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.runs.folder import RunFolder
+from lmctr.runs.folder import RunFolder, check_same_data
 from lmctr.utils.progress import step
 from lmctr.utils.results import write_result
 from lmctr.utils.tables import markdown_table, text_table
@@ -133,8 +133,8 @@ def compare_runs(
         label: of runs with several labels, the one to compare; None: the first.
 
     Raises:
-        FileNotFoundError, ValueError: a run that is not finished, damaged files, scores of different samples, groups with
-            other seeds, recipes that differ inside a group in more than the seed.
+        FileNotFoundError, ValueError: a run that is not finished, damaged files, scores of different samples, seeds that were
+            trained on different data, groups with other seeds, recipes that differ inside a group in more than the seed.
     """
     if split == "train":
         raise ValueError("--split train: runs keep scores of validation and test only; choose one of them")
@@ -153,6 +153,7 @@ def compare_runs(
                 raise ValueError(
                     f"{other.path} is no other seed of {group[0].path}: their recipes differ in {', '.join(differing)}"
                 )
+        check_same_data(RunFolder(run.path) for run in group)
     tests, differences, unshared = [], None, frozenset[str]()
     if others:
         first, second = groups.values()

@@ -216,6 +216,16 @@ def test_seeds_and_recipes_must_fit(groups, tmp_path, capsys):
     assert f"{second[0]} is no other seed of {first[0]}: their recipes differ in model.sink_kind" in message
 
 
+def test_seeds_of_one_group_were_trained_on_the_same_data(groups, capsys):
+    first, second = groups
+    for run, own in zip((*first, *second), "aaabbb"):
+        (Path(run) / "data.json").write_text(json.dumps({"fingerprint": own}))
+    assert main(["evaluate", *first, "--compare", *second]) == 0  # what is compared may be the data
+    (Path(first[1]) / "data.json").write_text(json.dumps({"fingerprint": "b"}))
+    assert main(["evaluate", *first]) == 2
+    assert "were trained on different data" in capsys.readouterr().err
+
+
 def test_unreadable_runs(groups, tmp_path, capsys):
     first, _ = groups
     assert "nowhere does not exist" in error_of(capsys, "evaluate", first[0], tmp_path / "nowhere")
