@@ -16,7 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from lmctr.data import hf_datasets
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
 from lmctr.utils.files import is_running, read_json, write_json
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class ArrayStore(ABC):

@@ -124,7 +124,7 @@ def build_report(
         require_matplotlib()
     found = [_read(name, folder, split) for name, folder in zip(run_names(folders), folders)]
     groups = _groups(found)
-    draw = _drawer() if plots else None
+    draw = _draw if plots else None
     sections = [
         _results(groups),
         _significance(groups, split, num_resamples),
@@ -170,15 +170,18 @@ def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
             and not differing_keys(group[0].recipe, run.recipe)
         )
 
-    groups: list[list[ReportedRun]] = []
-    for run in runs:
-        same = (group for group in groups if is_another_seed(run, group))
-        group = next(same, None)
-        if group is None:
-            groups.append([run])
-        else:
-            group.append(run)
-    return groups
+    return _together(runs, is_another_seed)
+
+
+def _together(entries: Sequence[Any], belongs: Callable[[Any, list[Any]], bool]) -> list[list[Any]]:
+    """The entries in lists: each stands in the first list that it belongs to, or opens the next."""
+    lists: list[list[Any]] = []
+    for entry in entries:
+        own = next((own for own in lists if belongs(entry, own)), None)
+        if own is None:
+            lists.append(own := [])
+        own.append(entry)
+    return lists
 
 
 def _results(groups: list[list[ReportedRun]]) -> PageSection:
@@ -217,13 +220,7 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
 
 def _apart(groups: list[list[ReportedRun]]) -> list[str]:
     """A note about groups whose numbers are not of the same samples."""
-    alike: list[list[list[ReportedRun]]] = []
-    for group in groups:
-        own = next((own for own in alike if _are_alike(own[0][0], group[0])), None)
-        if own is None:
-            alike.append([group])
-        else:
-            own.append(group)
+    alike = _together(groups, lambda group, own: _are_alike(own[0][0], group[0]))
     if len(alike) == 1:
         return []
     told = [f"{', '.join(map(_group_name, own))} (data {_data_name(own[0][0])})" for own in alike]
@@ -288,15 +285,11 @@ def without_folders(text: str, groups: list[list[ReportedRun]]) -> str:
 # ---- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _drawer() -> Callable[..., Picture]:
-    """What makes a picture of a plot function that writes a file."""
-
-    def draw(plot: Callable[[Path], Path], alt: str, caption: str) -> Picture:
-        with tempfile.TemporaryDirectory() as folder:
-            content = plot(Path(folder) / "plot.svg").read_bytes()
-        return Picture(f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}", alt, caption)
-
-    return draw
+def _draw(plot: Callable[[Path], Path], alt: str, caption: str) -> Picture:
+    """A picture of what a plot function writes into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = plot(Path(folder) / "plot.svg").read_bytes()
+    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}", alt, caption)
 
 
 def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) -> PageSection:

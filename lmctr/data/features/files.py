@@ -90,8 +90,7 @@ def read_state(
             state.bounds[name] = values
         elif kind == "moments":
             state.moments[name] = (float(values[0]), float(values[1]))
-    for name, values in _read_values(paths[0]).items():
-        state.vocabularies[name] = values
+    state.vocabularies.update(_read_values(paths[0]))
     for key, dropped in numbers.items():
         kind, name = key.split(".", 1)
         if kind == "dropped":

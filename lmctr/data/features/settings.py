@@ -6,7 +6,7 @@ import copy
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from transformers import FeatureExtractionMixin
 
@@ -16,9 +16,6 @@ from lmctr.utils.integrity import resealing
 from lmctr.utils.suggest import refuse_unknown
 
 from .fields import Field
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
 _HUB_KEYS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")

@@ -29,8 +29,6 @@ from lmctr.utils.ragged import offsets_from_lengths
 
 from .source import ImpressionBlock, ImpressionSource
 
-STORE_FILE = "impressions.json"
-FORMAT_VERSION = 1
 USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
 AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
 USER_ARRAYS = (*USER_INPUTS, "counts", "groups", "times", "weight", "split")
@@ -54,8 +52,8 @@ class ImpressionStore(ArrayStore):
 
     array_names = (*USER_ARRAYS, *AD_ARRAYS)
     inner_arrays = AD_ARRAYS
-    header_file = STORE_FILE
-    format_version = FORMAT_VERSION
+    header_file = "impressions.json"
+    format_version = 1
     processor_class = ImpressionProcessor
     kind = "store of impressions"
 

@@ -15,10 +15,7 @@ from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource, watched
 
-STORE_FILE = "store.json"
-FORMAT_VERSION = 1
 INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times", "sequence_weights")
-ARRAYS = (*INPUTS, "labels", "groups", "times", "weight", "split")
 
 
 class TabularStore(ArrayStore):
@@ -39,9 +36,9 @@ class TabularStore(ArrayStore):
             weight: (S,) float32. split: (S,) int8, 0 train, 1 validation, 2 test, -1 none. Each is None where it does not apply.
     """
 
-    array_names = ARRAYS
-    header_file = STORE_FILE
-    format_version = FORMAT_VERSION
+    array_names = (*INPUTS, "labels", "groups", "times", "weight", "split")
+    header_file = "store.json"
+    format_version = 1
     processor_class = TabularFeatureProcessor
     kind = "store"
 

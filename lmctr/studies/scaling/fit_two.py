@@ -160,15 +160,11 @@ def fit_two(options: FitOptions) -> SurfaceAnalysis:
         notes.append(f"no bootstrap band: {len(u)} points and {fit.num_parameters} parameters leave no residuals")
     notes += _untold(fit, v * u)
     out = _held_out(u, v, y, options, settings)
-    analysis = SurfaceAnalysis(options, fit, refits, out, (), (), (), tuple(notes))
-    values = vars(analysis) | {
-        "splits": tuple(_split(analysis, product) for product in options.product),
-        "budgets": tuple(_budget(analysis, [row[flops[0]] for row in rows], budget) for budget in options.budget),
-        "predictions": tuple(
-            _prediction(analysis, *pair) for pair in zip(options.predict[::2], options.predict[1::2])
-        ),
-    }
-    return SurfaceAnalysis(**values)
+    law = fit, refits, options
+    splits = tuple(_split(*law, product) for product in options.product)
+    budgets = tuple(_budget(*law, [row[flops[0]] for row in rows], budget) for budget in options.budget)
+    predictions = tuple(_prediction(*law, *pair) for pair in zip(options.predict[::2], options.predict[1::2]))
+    return SurfaceAnalysis(options, fit, refits, out, splits, budgets, predictions, tuple(notes))
 
 
 def _held_out(
@@ -192,30 +188,33 @@ def _held_out(
     )
 
 
-def _split(analysis: SurfaceAnalysis, product: float) -> dict[str, Any]:
+def _split(fit: SurfaceFit, refits: tuple[SurfaceFit, ...], options: FitOptions, product: float) -> dict[str, Any]:
     """The best pair at a product, and the band of its first size."""
-    best, fit, band = best_split(analysis.fit, product), analysis.fit, None
-    if analysis.refits:
-        drawn = np.log([best_split(law, product).u for law in analysis.refits])
-        ends = np.exp(widened_band(drawn, np.log(best.u), fit.free, analysis.options.level))
+    best, band = best_split(fit, product), None
+    if refits:
+        drawn = np.log([best_split(law, product).u for law in refits])
+        ends = np.exp(widened_band(drawn, np.log(best.u), fit.free, options.level))
         band = np.clip(ends, *split_ends(fit, product)).tolist()  # no pair beyond the measured sizes is looked at
     says = "" if best.is_inner else "an end of what was measured"
     return {"product": product, "x": best.u, "x2": best.v, "y": best.y, "band": band, "says": says}
 
 
-def _budget(analysis: SurfaceAnalysis, flops: list[float], budget: float) -> dict[str, Any]:
+def _budget(
+    fit: SurfaceFit, refits: tuple[SurfaceFit, ...], options: FitOptions, flops: list[float], budget: float
+) -> dict[str, Any]:
     """The best pair of so many FLOPs, and the share of the bootstrap's laws that choose its second size."""
-    best = best_at_flops(analysis.fit, flops, budget)
-    same = [best_at_flops(law, flops, budget).v == best.v for law in analysis.refits]
-    says = "" if best.is_inner else f"no larger {analysis.options.x} was measured with it"
+    best = best_at_flops(fit, flops, budget)
+    same = [best_at_flops(law, flops, budget).v == best.v for law in refits]
+    says = "" if best.is_inner else f"no larger {options.x} was measured with it"
     share = float(np.mean(same)) if same else None
     return {"flops": budget, "x": best.u, "x2": best.v, "y": best.y, "share": share, "says": says}
 
 
-def _prediction(analysis: SurfaceAnalysis, u: float, v: float) -> dict[str, Any]:
-    level, refits = analysis.options.level, analysis.refits
-    band = [float(end) for end in analysis.fit.band(u, v, level, refits=refits)] if refits else None
-    return {"x": u, "x2": v, "y": float(analysis.fit.predict(u, v)), "band": band}
+def _prediction(
+    fit: SurfaceFit, refits: tuple[SurfaceFit, ...], options: FitOptions, u: float, v: float
+) -> dict[str, Any]:
+    band = [float(end) for end in fit.band(u, v, options.level, refits=refits)] if refits else None
+    return {"x": u, "x2": v, "y": float(fit.predict(u, v)), "band": band}
 
 
 def _untold(fit: SurfaceFit, products: np.ndarray) -> list[str]:
