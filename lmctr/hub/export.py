@@ -242,8 +242,8 @@ def _trace(
     dims = {
         "batch": Dim("batch", min=1),
         "length": Dim("length", min=2 if "attention_mask" in inputs else 1, max=limit),
+        "candidates": Dim("candidates", min=1),
     }
-    dims |= {"candidates": Dim("candidates", min=1)}
     shapes = {
         name: {place: dims[axis] for place, axis in enumerate(axes[name]) if isinstance(axis, str)} for name in inputs
     }

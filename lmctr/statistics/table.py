@@ -110,10 +110,7 @@ def _rows() -> list[Statistic]:
     ]
     for family, events, days in (("user", USER_EVENTS, USER_DAYS), ("item", ITEM_EVENTS, ITEM_DAYS)):
         for signal in ("label", "value", "residual", "value_residual"):
-            name, transform = (
-                f"{family}_{'rate' if signal == 'label' else signal}",
-                "logit" if signal == "label" else "none",
-            )
+            name, transform = (f"{family}_rate", "logit") if signal == "label" else (f"{family}_{signal}", "none")
             if signal != "label":
                 rows.append(Statistic(name, family, "none", "", "mean", signal))
             if signal == "residual":
@@ -130,10 +127,8 @@ def _taste(name: str) -> Statistic | None:
 
 
 _KNOWN = {row.name: row for row in _rows()}
-_KNOWN |= {
-    name: _taste(name)
-    for name in (f"{what}_taste_{of}" for what in ("rate", "value") for of in ("mean", "count", "year"))
-}
+_TASTES = tuple(f"{what}_taste_{of}" for what in ("rate", "value") for of in ("mean", "count", "year"))
+_KNOWN |= {name: _taste(name) for name in _TASTES}
 _CROSS = ("rate_mean", "rate_max", "rate_min", "count_mean") + tuple(
     f"{signal}_{reduce}" for signal in ("residual", "value", "value_residual") for reduce in ("mean", "max", "min")
 )
@@ -179,13 +174,13 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     "full": BASIC
     + tuple(n for n in _KNOWN if n not in BASIC)
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
+    "context": (),
+    "repeats": tuple(row.name for row in _REPEATS),
+    "factors": tuple(row.name for row in _FACTORS),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
 for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `factors`: that of
 graded values where a log has them, of labels otherwise; and that of clicks where no event that others see is anything else."""
-STATISTIC_SETS["context"] = ()
-STATISTIC_SETS["repeats"] = tuple(row.name for row in _REPEATS)
-STATISTIC_SETS["factors"] = tuple(row.name for row in _FACTORS)
 _KNOWN |= {row.name: row for row in _REPEATS + _FACTORS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
