@@ -85,6 +85,7 @@ def test_a_bias_that_looks_ahead_is_shared_too():
     [
         ("bert", {}, "every position of bert sees the candidate"),
         ("roberta", {"feedback": "inline", "sink_signal": ["recency", "feedback"]}, "every position of roberta"),
+        ("qwen2", {"text_config": {"is_causal": False}}, "every position of qwen2 sees the candidate"),
         ("qwen2", {"sink_order": "similarity"}, "order 'similarity' retrieves other behaviours"),
         ("qwen2", {"sink_order": "time", "sink_signal": "similarity"}, "order 'time' retrieves"),
         ("qwen2", {"sink_signal": "similarity"}, "'similarity' depends on the candidate"),
