@@ -243,9 +243,8 @@ class CTRSinkScorer(RequestScorer):
         while begin < len(order):
             longest = int(plan.length[order[begin]])
             chosen = order[begin : begin + max(1, max_tokens // max(longest, 1))]
-            if (
-                edge is not None and longest > edge
-            ):  # the longest row of a batch says how positions turn in all of them
+            # The longest row of a batch says how positions turn in all of them.
+            if edge is not None and longest > edge:
                 chosen = chosen[plan.length[chosen] > edge]
             begin += len(chosen)
             with _named_errors(rows.number[chosen]):
