@@ -8,7 +8,7 @@ import numpy as np
 
 
 class UndefinedMetricError(ValueError):
-    """The metric has no value on these samples: all are of one class, or no impression has a value."""
+    """The metric has no value on these samples: all are of one class or weigh nothing, or no impression has a value."""
 
 
 def plain(values: Any, name: str) -> Any:

@@ -95,17 +95,24 @@ def grouped_auc(
     Raises:
         ValueError: as `auc`, where no group holds both classes, and for another weighting.
     """
-    return _grouped_auc_of_weights(labels, scores, groups, weighting)(_check_weight(sample_weight, labels))
+    weight = _check_weight(sample_weight, labels)
+    return _grouped_auc_of_weights(labels, scores, groups, weighting, weight)(weight)
 
 
 def _grouped_auc_of_weights(
-    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weighting: str = "samples"
+    labels: ArrayLike,
+    scores: ArrayLike,
+    groups: ArrayLike,
+    weighting: str = "samples",
+    own: np.ndarray | None = None,
 ) -> OfWeights:
     if weighting not in ("samples", "groups"):
         raise ValueError(f"weighting must be 'samples' or 'groups', got {weighting!r}")
     labels, scores = _check(labels, scores, "scores")
     codes, num_groups = _encode_groups(groups, len(labels))
     per_group = _auc_per_group(labels, scores, codes, num_groups)
+    # where groups count alike, one that is drawn twice counts twice: by its weight now over that of its samples as they are
+    unit = per_group(own)[1] if weighting == "groups" else np.ones(num_groups)
 
     def measure(weight: np.ndarray | None) -> float:
         values, impressions = per_group(weight)
@@ -115,7 +122,7 @@ def _grouped_auc_of_weights(
                 f"grouped_auc is not defined: none of the {num_groups} groups has both a positive and a negative sample; "
                 "give more samples per group or use auc"
             )
-        return float(np.average(values[defined], weights=impressions[defined] if weighting == "samples" else None))
+        return float(np.average(values[defined], weights=impressions[defined] / unit[defined]))
 
     return measure
 
@@ -231,14 +238,18 @@ def calibration_curve(
     return mean, rate, np.bincount(bins, weights=weight > 0, minlength=num_bins)[kept].astype(np.int64)
 
 
-def of_weights(metric: Callable[..., float], labels: ArrayLike, scores: ArrayLike) -> OfWeights:
+def of_weights(
+    metric: Callable[..., float], labels: ArrayLike, scores: ArrayLike, own: np.ndarray | None = None
+) -> OfWeights:
     """`metric(labels, scores, sample_weight=weights)` as a function of the weights; what a metric of this module does for labels and scores
-    alone (checks, orders, losses, bins) is done once. `metric` may be a `functools.partial` that fixes further arguments."""
+    alone (checks, orders, losses, bins) is done once. `metric` may be a `functools.partial` that fixes further arguments. `own`: the
+    samples' weights before a draw multiplies them, by which [`grouped_auc`] tells how often a group was drawn."""
     function, fixed = (
         (metric.func, metric.keywords) if isinstance(metric, partial) and not metric.args else (metric, {})
     )
     if function in _OF_WEIGHTS and "sample_weight" not in fixed:
-        return _OF_WEIGHTS[function](labels, scores, **fixed)
+        given = {"own": own} if function is grouped_auc else {}
+        return _OF_WEIGHTS[function](labels, scores, **fixed, **given)
     return lambda weights: metric(labels, scores, **({} if weights is None else {"sample_weight": weights}))
 
 
@@ -351,7 +362,7 @@ def _check_weight(sample_weight: ArrayLike | None, labels: ArrayLike) -> np.ndar
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(f"sample_weight must be finite and not negative, got {weight[row]} at row {row}")
     if not weight.any():
-        raise ValueError("sample_weight is 0 for every sample: a metric needs at least one weighted sample")
+        raise UndefinedMetricError("sample_weight is 0 for every sample: a metric needs at least one weighted sample")
     # only their ratios count, and products and sums of very small or large ones would leave float64; a power of two rounds nothing
     return np.ldexp(weight, -np.frexp(weight.max())[1])
 

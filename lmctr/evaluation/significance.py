@@ -134,7 +134,8 @@ def cluster_bootstrap_test(
         labels, scores_a, scores_b: (S,) as for `metric`.
         clusters: (S,) cluster of each sample, usually the user.
         metric: `metric(labels, scores, sample_weight=...) -> float`, such as those of `lmctr.evaluation.metrics`; a draw is
-            given as integer weights. Fix further arguments with `functools.partial`.
+            given as integer weights. Fix further arguments with `functools.partial`. Where `grouped_auc` counts groups alike, one that
+            is drawn twice counts twice.
         num_resamples: number of draws, at least 100.
         confidence: level of the percentile interval.
         seed: seed of the draws.
@@ -174,7 +175,7 @@ def cluster_bootstrap_tests(
     codes, num_clusters = _encode_groups(clusters, len(labels))
     if num_clusters < 2:
         raise ValueError("cluster_bootstrap_test needs at least two clusters; got one")
-    measures = [[[of_weights(metric, *side) for side in pair] for metric in metrics] for pair in checked]
+    measures = [[[of_weights(metric, *side, own) for side in pair] for metric in metrics] for pair in checked]
     values = [[[side(own) for side in sides] for sides in of_pair] for of_pair in measures]
     generator, even = np.random.default_rng(seed), np.full(num_clusters, 1.0 / num_clusters)
     draws: list[list[list[float]]] = [[[] for _ in metrics] for _ in pairs]

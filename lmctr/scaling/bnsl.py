@@ -21,6 +21,7 @@ from scipy.optimize import OptimizeResult, basinhopping, least_squares
 
 _HUGE = 1e6  # stands for a residual that is not finite: a step there is refused
 _SMALL_SLOPE = 1e-3
+_FARTHEST = 600.0  # of |log d|: a very smooth break still bends the curve from there, and d is still a number
 
 
 def num_parameters(breaks: int) -> int:
@@ -102,8 +103,9 @@ class _Problem:
         positive = np.logaddexp(0.0, raw)  # softplus
         slopes = positive[..., 2 : 3 + t]
         # ascending: the first anywhere, each next one a positive step further
-        log_d = np.concatenate((raw[..., 3 + t : 4 + t] * self.span, positive[..., 4 + t : 3 + 2 * t] * self.span), -1)
-        return positive[..., 0], positive[..., 1], slopes, np.cumsum(log_d[..., :t], -1), positive[..., 3 + 2 * t :]
+        steps = np.concatenate((raw[..., 3 + t : 4 + t] * self.span, positive[..., 4 + t : 3 + 2 * t] * self.span), -1)
+        log_d = np.clip(np.cumsum(steps[..., :t], -1), -_FARTHEST - self.centre, _FARTHEST - self.centre)
+        return positive[..., 0], positive[..., 1], slopes, log_d, positive[..., 3 + 2 * t :]
 
     def curve(self, raw: np.ndarray) -> np.ndarray:
         """(..., P) in units of y's geometric mean."""

@@ -238,11 +238,15 @@ class CTRSinkScorer(RequestScorer):
         device = next(self.model.parameters()).device
         logits = torch.empty(len(plan.length))
         order = np.argsort(-plan.length, kind="stable")
+        edge = _turning_length(self.model.config.text_config)
         begin = 0
         while begin < len(order):
-            count = max(1, max_tokens // max(int(plan.length[order[begin]]), 1))
-            chosen = order[begin : begin + count]
-            begin += count
+            longest = int(plan.length[order[begin]])
+            chosen = order[begin : begin + max(1, max_tokens // max(longest, 1))]
+            # The longest row of a batch says how positions turn in all of them.
+            if edge is not None and longest > edge:
+                chosen = chosen[plan.length[chosen] > edge]
+            begin += len(chosen)
             with _named_errors(rows.number[chosen]):
                 batch = self.processor.assemble(rows.pieces, rows.events, **rows.rows(chosen))
             names = [key for key in self.processor.model_input_names if key != "statistics"]
@@ -294,7 +298,8 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
     config = model.config
     spec, kind = config.backbone_spec, config.text_config.model_type
     used = model.model.language_model.config._attn_implementation
-    windows = _window_that_cuts(config.text_config, processor.effective_max_length)
+    longest = processor.effective_max_length
+    windows, edge = _window_that_cuts(config.text_config, longest), _turning_length(config.text_config)
     dependent = [signal for signal in processor.signals if signal in ("similarity", "random")]
     if config.layout == "fields":
         return "the fields of layout 'fields' are read as wholes, and its upper half sees the candidate's; rows are batched"
@@ -314,6 +319,11 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
         return f"the sink signal {dependent[0]!r} depends on the candidate"
     if windows:
         return f"layers of {kind} {windows}"
+    if edge is not None and (longest is None or longest > edge):
+        return (
+            f"positions of this {kind} (longrope) turn otherwise in rows of more than {edge} tokens, the candidate's counted; give the processor "
+            f"max_length={edge} or less, so that no row is longer"
+        )
     if used not in ("eager", "sdpa"):
         return f"attn_implementation={used!r} takes no mask for packed candidates; load with 'sdpa' to share histories"
     return None
@@ -328,6 +338,12 @@ def _window_that_cuts(text_config: Any, longest: int | None) -> str | None:
     if window is None or (kinds and "sliding_attention" not in kinds) or (longest is not None and longest <= window):
         return None
     return f"with sliding_attention see {window} tokens back; give the processor max_length={window} or less, so that no history is longer"
+
+
+def _turning_length(text_config: Any) -> int | None:
+    """Tokens from which on a row's rotary positions turn otherwise, the first ones too; None where they always turn alike."""
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
 
 
 def _check_positions(model: torch.nn.Module, longest: int) -> None:

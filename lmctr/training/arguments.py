@@ -1,4 +1,4 @@
-"""Training arguments of click-through-rate models: transformers' own, with the paper's defaults and two stages."""
+"""Training arguments of click-through-rate models: transformers' own, with CTR-Sink's defaults and two stages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _field(default: Any, says: str) -> Any:
 
 @dataclass
 class CTRTrainingArguments(TrainingArguments):
-    r"""[`~transformers.TrainingArguments`] with the defaults of CTR-Sink (arXiv 2508.03668, section 4) and two stages.
+    r"""[`~transformers.TrainingArguments`] with the defaults of CTR-Sink (arXiv 2508.03668, section 4.4; schedule and weight decay, which it
+    does not state, are decided here) and two stages.
 
     The arguments of the parent class are accepted but for those of `REFUSED`. `num_train_epochs` is the sum of the stages; given alone, it
     is the epochs of both.

@@ -78,7 +78,7 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
 
     Args:
         model: a model whose `peft_modules_to_save` names the modules to train and save whole.
-        settings: `r`, `alpha`, `dropout`; what is left out has the paper's value (32, 64, 0.1).
+        settings: `r`, `alpha`, `dropout`; what is left out is as in `DEFAULTS` (32, 64, 0.1).
 
     Returns:
         The model wrapped by PEFT. `merge_lora` turns it back into a plain model.

@@ -124,6 +124,31 @@ def test_cluster_bootstrap_takes_any_metric(scores):
     assert f"{result.difference:+.4f}" in str(result)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_group_that_counts_alike_is_drawn_as_often_as_its_cluster(weighted):
+    """UAUC of a draw is that of its users one after the other, the same one twice as two."""
+    generator = np.random.default_rng(4)
+    users = np.repeat(np.arange(60), generator.integers(4, 9, 60))
+    labels = generator.integers(0, 2, len(users))
+    a, b = (labels + generator.normal(size=len(users)) for _ in range(2))
+    own = generator.uniform(0.1, 2, len(users)) if weighted else None
+    alone = {}  # user -> AUC of each model
+    for user in range(60):
+        rows = users == user
+        if len(set(labels[rows])) == 2:
+            weight = None if own is None else own[rows]
+            alone[user] = [metrics.auc(labels[rows], side[rows], weight) for side in (a, b)]
+    gaps = [first - second for first, second in alone.values()]
+    metric = partial(metrics.grouped_auc, groups=users, weighting="groups")
+    [[result]] = significance.cluster_bootstrap_tests(labels, [(a, b)], users, [metric], own, num_resamples=2000)
+    assert result.difference == pytest.approx(np.mean(gaps), abs=1e-12)
+    assert result.standard_error == pytest.approx(np.std(gaps) / math.sqrt(len(gaps)), rel=0.08)
+    draw = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60))[users]
+    of_draw = metrics.of_weights(metric, labels, a, own)(draw if own is None else draw * own)
+    drawn = [one for user, (one, _) in alone.items() for _ in range(draw[users == user][0])]
+    assert of_draw == pytest.approx(np.mean(drawn), abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -68,6 +68,16 @@ def test_metrics_of_a_slice():
     assert f"{row['model_auc']:.4f}" in lines[2]
 
 
+def test_a_slice_whose_samples_weigh_nothing_has_no_metrics():
+    labels, weight = np.array([0, 1, 0, 1]), np.array([1.0, 2.0, 0.0, 0.0])
+    scores, groups = {"model": np.linspace(0.2, 0.8, 4)}, np.array([0, 0, 1, 1])
+    rows = slice_metrics({"user": (groups, ["old", "new"])}, labels, scores, groups, weight)
+    assert rows[0]["model_auc"] == rows[0]["model_grouped_auc"] == 1.0
+    told = {key: value for key, value in rows[1].items() if key.startswith(("model", "mean"))}
+    assert set(told.values()) == {None}
+    assert slices_text(rows).splitlines()[-1].split()[-1] == "-"
+
+
 def test_missing_statistics_are_a_share_of_all_of_them():
     log = make_log(1, num_events=400, num_users=30, seconds=500)
     events = np.arange(400)

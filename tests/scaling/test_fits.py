@@ -89,6 +89,15 @@ def test_a_pure_power_law_is_not_broken():
         assert all(row["loo"] is None for row in fit.candidates)
 
 
+def test_a_break_that_leaves_the_numbers_stays_one():
+    """Too smooth a break drifts away until d is no float: the curve of the parameters must be the fitted one."""
+    x = np.geomspace(1e3, 1e9, 9)
+    y = (0.1 + 0.06 * x**-0.12) * np.exp(np.random.default_rng(2).normal(0, 0.02, 9))
+    fit = fit_scaling_law(x, y, law="bnsl", breaks=1, absolute=True)
+    assert np.isfinite(fit.parameters["d"]).all()
+    np.testing.assert_allclose(y - fit.predict(x), fit.residuals, atol=1e-9)
+
+
 def test_leave_one_out_takes_the_simplest_law_within_one_standard_error():
     good, slightly_worse = np.array([1.0, 2, 3, 4]), np.array([1.1, 1.8, 3.4, 3.9])
     assert _simplest([good + 5, slightly_worse, good]) == 1

@@ -85,6 +85,7 @@ def test_a_bias_that_looks_ahead_is_shared_too():
     [
         ("bert", {}, "every position of bert sees the candidate"),
         ("roberta", {"feedback": "inline", "sink_signal": ["recency", "feedback"]}, "every position of roberta"),
+        ("qwen2", {"text_config": {"is_causal": False}}, "every position of qwen2 sees the candidate"),
         ("qwen2", {"sink_order": "similarity"}, "order 'similarity' retrieves other behaviours"),
         ("qwen2", {"sink_order": "time", "sink_signal": "similarity"}, "order 'time' retrieves"),
         ("qwen2", {"sink_signal": "similarity"}, "'similarity' depends on the candidate"),
@@ -322,6 +323,23 @@ def test_sliding_layers_are_not_shared():
     candidates = candidates_of(4)
     found = score(model, processor, history_of(6), candidates, 10**6)
     assert_equal(found, row_by_row(model, processor, history_of(6), candidates, 10**6))
+
+
+def test_positions_that_turn_by_the_rows_length_are_not_shared():
+    """Phi-3's longrope: a row of more tokens has other positions from its first one on, and so would rows padded beside it."""
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    values = {"rope_parameters": rope | {"original_max_position_embeddings": 68}}
+    history, candidates = history_of(6), candidates_of(5)
+    model, processor = make("llama", text_config=values)
+    lengths = processor([history] * 5, candidates, [10**6] * 5)["attention_mask"].sum(1)
+    assert lengths.min() < 68 < lengths.max()
+    assert "max_length=68" in scorer_for(model, processor).reason
+    found = score(model, processor, history, candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+    model, processor = make("llama", text_config=values, max_length=68)
+    assert scorer_for(model, processor).shares_prefix
+    found = score(model, processor, history, candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "bert"])

@@ -265,7 +265,9 @@ class CTRSinkConfig(CTRConfig):
         """Whether a token of the backbone sees earlier ones only; False where the type is not known."""
         text, spec = self.text_config, self.backbone_spec
         causal = spec is not None and (spec.is_causal or getattr(text, "is_decoder", False))
-        return bool(causal and not getattr(text, "use_bidirectional_attention", None))  # Gemma 3 can be an encoder
+        # Decoders may look both ways: Gemma 3 by a key of its own, all others by one that transformers' masks read.
+        both_ways = getattr(text, "use_bidirectional_attention", None) or not getattr(text, "is_causal", True)
+        return bool(causal and not both_ways)
 
     @property
     def word_embedding_size(self) -> int:
@@ -350,7 +352,8 @@ class CTRSinkConfig(CTRConfig):
             self._require(known, "layout", needs)
         ahead = self.items_ahead is None or (self.layout == "split" and self.items_ahead in ("frozen", "epoch"))
         self._require(ahead, "items_ahead", 'None, or "frozen" or "epoch" with layout="split"')
-        normed = not self.field_norm or (self.layout == "split" and self.is_causal)
+        decoder = self.backbone_spec is not None and self.backbone_spec.is_causal
+        normed = not self.field_norm or (self.layout == "split" and decoder)
         self._require(normed, "field_norm", 'false, or true with layout="split" and a decoder')
         if self.layout == "fields":
             windows = "sliding_attention" in (getattr(self.text_config, "layer_types", None) or ())

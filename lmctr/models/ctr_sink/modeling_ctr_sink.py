@@ -362,7 +362,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             if target_mask is None:
                 raise ValueError("target_mask is needed with encoder_prefix: what stands before it does not see it")
             attention_mask = prefix_mask(attention_mask, target_mask, inputs_embeds.dtype)
-        if self.is_causal:
+        if self.is_causal or (self.config.backbone_spec is not None and self.config.backbone_spec.is_causal):
             kwargs.setdefault("use_cache", False)
         kwargs |= {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "position_ids": position_ids}
         sinks = None if self.sink_bias is None else sinks._replace(cache=sink_cache)

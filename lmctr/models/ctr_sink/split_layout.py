@@ -165,11 +165,19 @@ def run_layers(
             masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)
         kwargs |= {"position_ids": position_ids, "use_cache": False}
         kwargs["position_embeddings"] = backbone.rotary_emb(hidden, position_ids)
+        if not getattr(config, "is_causal", True):
+            kwargs["is_causal"] = (
+                False  # as transformers' own forward says it: without padding there is no mask that could
+            )
     else:
         hidden = inputs_embeds
         if embed:
             hidden = backbone.embeddings(inputs_embeds=hidden, position_ids=position_ids + first_position(config))
-        masks = {"full_attention": create_bidirectional_mask(config, hidden, attention_mask)}
+        if getattr(config, "is_decoder", False):
+            common = {"inputs_embeds": hidden, "attention_mask": attention_mask, _CACHE: None}
+            masks = {"full_attention": create_causal_mask(config, **common)}
+        else:
+            masks = {"full_attention": create_bidirectional_mask(config, hidden, attention_mask)}
     states = [hidden]
     for index, kind in zip(range(first, stop), types, strict=True):
         hidden = layers[index](hidden, attention_mask=masks[kind], **kwargs)
@@ -233,7 +241,7 @@ def lower_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     """What vectors of text fields depend on: all of the backbone but its upper half and, without `field_norm`, a decoder's final norm."""
     backbone, layers = model.language_model, attrgetter(model.config.backbone_spec.layers_path)(model.language_model)
     upper = list(layers[model.config.num_lower_layers :]) + (
-        [backbone.norm] if model.is_causal and not model.config.field_norm else []
+        [backbone.norm] if model.config.backbone_spec.is_causal and not model.config.field_norm else []
     )
     others = {id(parameter) for module in upper for parameter in module.parameters()}
     return [parameter for parameter in backbone.parameters() if id(parameter) not in others]

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
+from lmctr.evaluation.evaluator import LOWER_IS_BETTER, METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.runs.recipe import find_recipe, read_with_base
 from lmctr.scaling.design import DesignGrid
 from lmctr.scaling.options import SizeGridOptions
@@ -82,7 +82,8 @@ def _keys_of(section: str) -> Iterator[None]:
 
 
 class RevenueSection(_Numbers):
-    """G: revenue = slope x metric + intercept. price: of a machine, in the same unit. unit: its name."""
+    """G: revenue = slope x metric + intercept; the slope is negative of a metric of which less is better. price: of a machine, in the same
+    unit. unit: its name."""
 
     slope: float = 1.0
     intercept: float = 0.0
@@ -264,6 +265,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         keys.design,
         allocation,
     )
+    _check_worth(ladder, where)
     for scenario in allocation.scenarios if allocation else ():
         if scenario.set is None and scenario.seeds is None:
             continue
@@ -284,6 +286,18 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
             scenarios={},
         )
     return ladder
+
+
+def _check_worth(ladder: Ladder, where: str) -> None:
+    """Raise `ValueError` where more of a metric would be worth more, of which less is better: the worst size would be chosen."""
+    worth = {} if ladder.design is None else {"revenue.slope": ladder.revenue.slope}
+    for scenario in ladder.allocate.scenarios if ladder.allocate else ():
+        worth[f"allocate: slope of {scenario.name}"] = scenario.slope
+    for key, slope in worth.items():
+        if slope > 0 and ladder.metric.endswith(LOWER_IS_BETTER):
+            raise ValueError(
+                f"{where}: {key} is {slope:g}, but a lower {ladder.metric} is the better one: give a negative slope, what a unit of it costs"
+            )
 
 
 def _grid(values: dict[str, Any], path: Path, where: str, folder: Path, title: str) -> tuple[Grid, str]:

@@ -224,10 +224,21 @@ def test_the_width_of_the_bias_is_the_backbones_or_the_authors():
     assert (own.scaling, authors.scaling) == (16**-0.5, 8**-0.5)
 
 
-def test_a_bidirectional_gemma_is_an_encoder():
-    config = CTRSinkConfig(text_config=text_config("gemma3_text", use_bidirectional_attention=True))
-    assert not config.is_causal
-    assert config.resolved_sink_bias_scale_init == 10.0
+@pytest.mark.parametrize(
+    ("backbone", "key"),
+    [
+        ("gemma3_text", {"use_bidirectional_attention": True}),
+        ("qwen2", {"is_causal": False}),
+        ("gpt2", {"is_causal": False}),
+    ],
+)
+def test_a_decoder_that_looks_both_ways_is_an_encoder(backbone, key):
+    model = model_of(backbone, text=key, sink_bias_layers=[0, 2])
+    assert not model.config.is_causal
+    assert model.config.resolved_sink_bias_scale_init == 10.0
+    together = score(model, batch_of(model.config, "left", extra=2))
+    alone = torch.cat([score(model, pad([row])) for row in rows()])  # without padding no mask says who sees whom
+    torch.testing.assert_close(alone, together, atol=2e-5, rtol=0)
 
 
 def test_backbones_without_the_bias_are_refused_until_asked_for():

@@ -209,6 +209,28 @@ def test_padding_side_and_implementation_change_nothing(backbone):
         torch.testing.assert_close(other, logits[0], atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("backbone", "key", "sees_ahead"),
+    [
+        ("qwen2", {"is_causal": False}, True),
+        ("qwen2", {}, False),
+        ("bert", {"is_decoder": True}, False),
+        ("bert", {}, True),
+    ],
+)
+def test_who_sees_whom_is_the_backbones_own(backbone, key, sees_ahead):
+    """Also where no padding asks for a mask."""
+    model = model_of(backbone, text=key)
+    batch = split_batch(model.config, extra=2)
+    whole = {name: values[:1, :13] for name, values in batch.items()}
+    torch.testing.assert_close(score(model, whole), score(model, batch)[:1], atol=2e-5, rtol=0)
+    other = {**whole, "input_ids": whole["input_ids"].clone()}
+    other["input_ids"][0, -1] += 1
+    with torch.no_grad():
+        first = [model.model(**each).last_hidden_state[0, 0] for each in (whole, other)]
+    assert (not torch.allclose(*first, atol=1e-4)) == sees_ahead
+
+
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_fields_encoded_once_give_the_same_logits(backbone):
     model = model_of(backbone)
