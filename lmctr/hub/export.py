@@ -122,7 +122,7 @@ def export_model(
     batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
     names = list(batches[0])
     if example is not None:
-        batches.append({name: _with_candidates(name, example[name], batches[0][name]) for name in names})
+        batches.append({name: _as_traced(name, example[name], batches[0][name]) for name in names})
     is_one_text = getattr(plain.config, "layout", "single") == "single"
     limit = getattr(plain.base_model, "max_positions", None) if is_one_text else None  # others: of each text field
     if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
@@ -276,7 +276,7 @@ def _name_axes(graph: Any, axes: dict[str, tuple]) -> None:
     graph.rename_axes(names)
 
 
-def _with_candidates(name: str, given: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _as_traced(name: str, given: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if given.dim() != like.dim() or given.dtype != like.dtype:
         raise RuntimeError(
             f"the processor's {name} has {given.dim()} axes of {given.dtype}, the graph takes {like.dim()} of {like.dtype}"

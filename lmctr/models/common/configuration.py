@@ -601,7 +601,7 @@ class RetrievalConfig(CTRConfig):
         initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
         loss (`str`, defaults to `"arf"`):
             `"arf"` (Eq. 2-4), `"bce"` (pointwise), `"pairwise"` (logistic) or `"list"` (softmax), see
-            [`~lmctr.models.common.impressions.impression_loss`].
+            [`~lmctr.models.common.impressions.ImpressionLoss`].
         arf_top_m (`int`, defaults to 10): ads that the model passes on, m of ARF.
         arf_top_k (`int`, *optional*): wanted ads, k of ARF, at most m; default m.
         arf_tau (`float`, defaults to 1.0): temperature of NeuralSort on the scores.
