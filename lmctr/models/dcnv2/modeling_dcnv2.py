@@ -79,7 +79,7 @@ class DCNv2PreTrainedModel(TabularPreTrainedModel):
 
 
 class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
-    """Cross network and MLP; the representation is (B, W) for `"stacked"`, (B, N + W) for `"parallel"` (section 3.3).
+    """Cross network and MLP; the representation is (B, W) for `"stacked"`, (B, N + W) for `"parallel"` (section 3.4).
 
     `hidden_states`: the fields' vectors, each cross layer's output (B, N), each layer of the MLP.
     """
