@@ -1,6 +1,6 @@
 """DCNv2: cross network and MLP.
 
-Paper: https://arxiv.org/abs/2008.13535 (WWW 2021).
+Paper: https://arxiv.org/abs/2008.13535 (WWW 2021). Numbers have vectors, as in every tabular family here; the paper puts them into x_0 as they are.
 
 Shapes: B batch, N width of all fields' vectors side by side, K experts of rank r, W width of the last hidden layer.
 """
