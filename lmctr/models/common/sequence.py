@@ -151,9 +151,13 @@ def sequence_inputs(
     _check_whole("dependence", dependence, "counts")
     dependence = dependence.long()
     _check_range("dependence", dependence, history_items.shape[1] + 1)
-    for name in ("history_times", "candidate_times"):
+    for name, real in {"history_times": mask, "candidate_times": None}.items():
         if values[name].dtype in (torch.float32, torch.float16, torch.bfloat16):
             raise ValueError(f"{name}: {values[name].dtype} rounds unix seconds to minutes; give integers, or float64")
+        if values[name].is_floating_point():
+            wrong = ~values[name].isfinite()
+            wrong = wrong if real is None else wrong & real
+            _check(name, wrong.reshape(len(wrong), -1).any(1), "has a time that is not finite")
     _check(
         "history_items",
         (mask[:, 1:] & ~mask[:, :-1]).any(1),
