@@ -63,8 +63,8 @@ class Hypernetwork(nn.Module):
     """`projection="hypernetwork"`: W^(f) = sum over the K best bases of softmax(g(phi_f))_m B_m (Sec. 3.4).
 
     3 M d^2 parameters for the bases, whatever the number of fields. In eval mode without gradients the matrices are
-    computed once and kept until a parameter changes (its storage or its version counter), or `train()`, `.to()` or
-    `load_state_dict()` is called. What is kept is never saved. Torch's version counters do not see what is written
+    computed once and kept until a parameter changes (its storage or its version counter, which a step of an optimiser moves),
+    or `train()`, `.to()` or `load_state_dict()` is called. What is kept is never saved. Torch's version counters do not see what is written
     through `parameter.data`: call `reset_cache()` after doing so in eval mode.
     """
 
