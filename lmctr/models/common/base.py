@@ -88,7 +88,7 @@ def _forget(key: int, weight: weakref.ref[torch.Tensor]) -> None:
 def _count_step(optimizer: torch.optim.Optimizer, *unused: Any) -> None:
     """Fused kernels change weights and count nothing: a step of any optimiser is a change of the weights that are watched."""
     if _WATCHED and not torch.compiler.is_compiling():
-        stepped = (weight for group in optimizer.param_groups for weight in group["params"])
+        stepped = (weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None)
         torch.autograd.graph.increment_version([one for one in stepped if id(one) in _WATCHED])
 
 
