@@ -65,7 +65,12 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
     def test_small_integers(self):
         model = self.make_model()
         batch = self.make_batch(model.config)
-        small = {name: values.to(torch.uint8) for name, values in batch.items() if name.endswith("features")}
+        names = [name for name in batch if name.endswith("features")] + [
+            "dependence",
+            "history_items",
+            "candidate_items",
+        ]
+        small = {name: batch[name].to(torch.uint8) for name in names}
         assert torch.equal(self.logits(model, batch | small), self.logits(model, batch))
 
     def test_sumi_rows_equal_single_rows(self):

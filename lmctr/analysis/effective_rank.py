@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluation_mode
+from lmctr.models.common.layers import MLP, DenseLayer
 from lmctr.utils.rows import each_batch
 
 RANK_KINDS = ("stable", "entropy")
@@ -141,8 +142,8 @@ def measure_effective_rank(
             do not count.
         points: label -> module whose output is measured, in the order of the computation. Default:
             `model.diagnostic_points()`. An output is (B, T, D), or the first of a tuple is. A flat output (B, F * d) of
-            a model with F fields of size d (the layers of a cross network) is read as F rows of d; other outputs have
-            no matrix per sample and are left out, as the result says.
+            a model with F fields of size d (the layers of a cross network) is read as F rows of d; other outputs, and hidden layers
+            of an MLP, have no matrix per sample and are left out, as the result says.
         max_samples: stop after this many samples.
 
     Raises:
@@ -182,7 +183,10 @@ def measure_effective_rank(
                     left_out.setdefault(label, "did not run")
                     continue
                 output = caught[label]
-                matrices = _matrices(output, *fields)
+                is_hidden = isinstance(
+                    points[label], (DenseLayer, MLP)
+                )  # whatever its width, its numbers are of no field
+                matrices = _matrices(output, *((None, None) if is_hidden else fields))
                 if matrices is None:
                     left_out[label] = f"shape {tuple(output.shape)} has no matrix per sample"
                     continue

@@ -151,12 +151,13 @@ def test_cross_layers_are_read_as_fields():
     assert all(found.shapes[number] == (4, 6) for number in crosses)
 
 
-def test_vectors_are_left_out():
-    model = DNNForCTR(DNNConfig(**TABLE | {"hidden_units": [8, 4]}))
+@pytest.mark.parametrize("width", [8, 24])  # 24: as many numbers as the four fields have
+def test_vectors_are_left_out(width):
+    model = DNNForCTR(DNNConfig(**TABLE | {"hidden_units": [4, width]}))
     found = measure_effective_rank(model, batches())
     assert found.stages == ("embedding",)
     assert set(found.left_out) == {"mlp.0", "mlp.1"}
-    assert "(5, 8) has no matrix" in found.left_out["mlp.0"]
+    assert f"(5, {width}) has no matrix" in found.left_out["mlp.1"]
     with pytest.raises(ValueError, match="nothing was measured"):
         measure_effective_rank(model, batches(), {"mlp": model.model.mlp})
     with pytest.raises(ValueError, match=r"nothing was measured.*no samples"):

@@ -109,6 +109,13 @@ def test_what_cannot_weigh_says_so(processor):
     dnn = DNNForCTR(DNNConfig(**values, hidden_units=[4]))
     with pytest.raises(ValueError, match=r"sequence_weights: shape \(4, 2, 1\) does not fit"):
         dnn(**{**batch, "sequence_weights": batch["sequence_weights"][..., :1]})
+    for value in (float("nan"), float("inf"), -1.0):
+        wrong = batch["sequence_weights"].clone()
+        wrong[1, 0, 2] = value
+        with pytest.raises(
+            ValueError, match=f"sequence_weights: field '.*' has {value:g} in row 1, which is no weight"
+        ):
+            dnn(**{**batch, "sequence_weights": wrong})
 
 
 @pytest.mark.parametrize("shared", [["ad"], ["tags"], ["tags", "seen"], []])

@@ -9,7 +9,7 @@ from tabular_inputs import FIELDS, make_batch, softmax
 
 import lmctr
 from lmctr.models.common import tokens
-from lmctr.models.common.base import evaluation_mode
+from lmctr.models.common.base import evaluation_mode, version_of
 from lmctr.models.common.layers import MLP, attend, in_blocks
 
 
@@ -115,3 +115,13 @@ def test_evaluation_mode_leaves_each_module_as_it_was():
     with evaluation_mode(model):
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
+def test_a_step_is_a_version_of_the_weights_that_it_changes(options):
+    moved, alone = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    before = [version_of(weight) for weight in (moved, alone)]
+    moved.grad = torch.ones(2)
+    torch.optim.AdamW([moved, alone], **options).step()
+    after = [version_of(weight) for weight in (moved, alone)]
+    assert [one != other for one, other in zip(before, after)] == [True, False]

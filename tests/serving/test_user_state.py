@@ -261,11 +261,17 @@ def test_damaged_and_foreign_files(tmp_path):
 # mistakes
 
 
-def test_changed_weights_are_noticed(tmp_path):
+@pytest.mark.parametrize("fused", [None, False, True])
+def test_changed_weights_are_noticed(tmp_path, fused):
+    """By hand, or by an optimiser, whose fused kernels count no version."""
     model, processor = make()
     state = UserState(model, processor, history_of(3))
-    with torch.no_grad():
-        model.head.out.bias.add_(1.0)
+    if fused is None:
+        with torch.no_grad():
+            model.head.out.bias.add_(1.0)
+    else:
+        model.head.out.bias.grad = torch.ones(1)
+        torch.optim.AdamW([model.head.out.bias], fused=fused).step()
     for call in (
         lambda: score(model, processor, state, ["x"], 10**6),
         lambda: state.extend([]),

@@ -8,12 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmctr.models.common.boosted_trees import TreesBeside
@@ -66,7 +68,31 @@ def weights_version(model: nn.Module, parameters: Iterable[nn.Parameter] | None 
     """Changes whenever a weight of a model, or of some of its parameters, is changed in place, replaced or moved (by an optimiser, a load,
     `.to`), or other adapters act; costs no reading. Changes of `.data` in place leave no trace, and are not seen."""
     own = model.parameters() if parameters is None else parameters
-    return (adapters_of(model), *((one.data_ptr(), 0 if one.is_inference() else one._version) for one in own))
+    return (adapters_of(model), *map(version_of, own))
+
+
+def version_of(weight: torch.Tensor) -> tuple[int, int]:
+    """Where a weight lies, and how often it was changed there; a tensor of inference mode does not count that."""
+    if id(weight) not in _WATCHED:
+        _WATCHED[id(weight)] = weakref.ref(weight, partial(_forget, id(weight)))
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+
+
+_WATCHED: dict[int, weakref.ref[torch.Tensor]] = {}  # by identity
+
+
+def _forget(key: int, weight: weakref.ref[torch.Tensor]) -> None:
+    _WATCHED.pop(key, None)
+
+
+def _count_step(optimizer: torch.optim.Optimizer, *unused: Any) -> None:
+    """Fused kernels change weights and count nothing: a step of any optimiser is a change of the weights that are watched."""
+    if _WATCHED and not torch.compiler.is_compiling():
+        stepped = (weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None)
+        torch.autograd.graph.increment_version([one for one in stepped if id(one) in _WATCHED])
+
+
+register_optimizer_step_post_hook(_count_step)
 
 
 def adapters_of(model: nn.Module) -> tuple:

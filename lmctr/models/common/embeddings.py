@@ -367,6 +367,18 @@ class FieldEmbedding(DerivedBuffers):
                 "sequence_weights: the model weighs the entries of a list by an attention of its own; leave weight_separator out, or take a "
                 "family with mean pooling"
             )
+        if torch.compiler.is_exporting():
+            return
+        wrong = ~((weights >= 0) & weights.isfinite())
+        if not wrong.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(~wrong.any(), "sequence_weights: a value is no weight; accepted: 0 and above")
+        elif wrong.any():
+            row, sequence, place = wrong.nonzero()[0].tolist()
+            name = self.field_names[self.num_categorical + self.num_numeric + sequence]
+            raise ValueError(
+                f"sequence_weights: field {name!r} has {weights[row, sequence, place].item():g} in row {row}, which is no weight; accepted: 0 "
+                "and above"
+            )
 
     def penalty(self, vectors: torch.Tensor) -> torch.Tensor | None:
         """(B,) float32: half the sum over fields of strength times squared norm; None without any strength, and of whole tables outside

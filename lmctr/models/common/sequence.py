@@ -99,7 +99,8 @@ def sequence_inputs(
         [`SequenceInputs`] with a candidate axis in every tensor of candidates; `is_single` tells that it was added here.
 
     Raises:
-        ValueError: a wrong shape, an id out of range, padding in front of an event, times that fall, a missing or unexpected input.
+        ValueError: a wrong shape or type, no candidate, an id out of range, padding in front of an event, times that fall, a missing or
+            unexpected input.
             On accelerators the values (not the shapes) are checked by an assertion on the device.
     """
     for name, ids in {"history_items": history_items, "candidate_items": candidate_items}.items():
@@ -111,6 +112,10 @@ def sequence_inputs(
         raise ValueError(
             f"candidate_items: shape {tuple(candidate_items.shape)} does not fit history_items of shape "
             f"{tuple(history_items.shape)}; expected (B,) or (B, C) with the same B"
+        )
+    if not candidate_items.numel():
+        raise ValueError(
+            f"candidate_items: shape {tuple(candidate_items.shape)} holds no candidate; give at least one"
         )
     if (history_times is None) != (candidate_times is None):
         missing = "candidate_times" if candidate_times is None else "history_times"
@@ -140,12 +145,19 @@ def sequence_inputs(
         "candidate_scenarios": config.num_scenarios,
     }
     for name, size in sizes.items():
+        _check_whole(name, values[name])
         values[name] = values[name].long()  # int32 is taken, as by a table of embeddings
         _check_range(name, values[name], size)
+    _check_whole("dependence", dependence, "counts")
+    dependence = dependence.long()
     _check_range("dependence", dependence, history_items.shape[1] + 1)
-    for name in ("history_times", "candidate_times"):
+    for name, real in {"history_times": mask, "candidate_times": None}.items():
         if values[name].dtype in (torch.float32, torch.float16, torch.bfloat16):
             raise ValueError(f"{name}: {values[name].dtype} rounds unix seconds to minutes; give integers, or float64")
+        if values[name].is_floating_point():
+            wrong = ~values[name].isfinite()
+            wrong = wrong if real is None else wrong & real
+            _check(name, wrong.reshape(len(wrong), -1).any(1), "has a time that is not finite")
     _check(
         "history_items",
         (mask[:, 1:] & ~mask[:, :-1]).any(1),
@@ -172,8 +184,8 @@ def sequence_inputs(
             _check_shape(name, given, shape)
             if vocab_sizes is None:
                 check_finite(name, given.flatten(0, -2), range(shape[-1]))
-            elif given.dtype not in INTEGERS:
-                raise ValueError(f"{name}: {given.dtype} is not accepted; use int32 or int64 ids")
+            else:
+                _check_whole(name, given)
             for column, size in enumerate(vocab_sizes or ()):
                 _check_range(f"{name}[..., {column}]", given[..., column], size)
 
@@ -200,6 +212,11 @@ def sequence_inputs(
 def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+
+
+def _check_whole(name: str, values: torch.Tensor, what: str = "ids") -> None:
+    if values.dtype not in INTEGERS:
+        raise ValueError(f"{name}: {values.dtype} is not accepted; use int32 or int64 {what}")
 
 
 def _check_range(name: str, ids: torch.Tensor, size: int) -> None:

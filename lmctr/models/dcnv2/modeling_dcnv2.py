@@ -1,6 +1,6 @@
 """DCNv2: cross network and MLP.
 
-Paper: https://arxiv.org/abs/2008.13535 (WWW 2021).
+Paper: https://arxiv.org/abs/2008.13535 (WWW 2021). Numbers have vectors, as in every tabular family here; the paper puts them into x_0 as they are.
 
 Shapes: B batch, N width of all fields' vectors side by side, K experts of rank r, W width of the last hidden layer.
 """
@@ -79,7 +79,7 @@ class DCNv2PreTrainedModel(TabularPreTrainedModel):
 
 
 class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
-    """Cross network and MLP; the representation is (B, W) for `"stacked"`, (B, N + W) for `"parallel"` (section 3.3).
+    """Cross network and MLP; the representation is (B, W) for `"stacked"`, (B, N + W) for `"parallel"` (section 3.4).
 
     `hidden_states`: the fields' vectors, each cross layer's output (B, N), each layer of the MLP.
     """

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from lmctr.models.common.base import version_of
 from lmctr.models.common.layers import NormalWeight
 
 from .configuration_fat import FATConfig
@@ -62,8 +63,8 @@ class Hypernetwork(nn.Module):
     """`projection="hypernetwork"`: W^(f) = sum over the K best bases of softmax(g(phi_f))_m B_m (Sec. 3.4).
 
     3 M d^2 parameters for the bases, whatever the number of fields. In eval mode without gradients the matrices are
-    computed once and kept until a parameter changes (its storage or its version counter), or `train()`, `.to()` or
-    `load_state_dict()` is called. What is kept is never saved. Torch's version counters do not see what is written
+    computed once and kept until a parameter changes (its storage or its version counter, which a step of an optimiser moves),
+    or `train()`, `.to()` or `load_state_dict()` is called. What is kept is never saved. Torch's version counters do not see what is written
     through `parameter.data`: call `reset_cache()` after doing so in eval mode.
     """
 
@@ -92,7 +93,7 @@ class Hypernetwork(nn.Module):
             return self._generate(meta)
         device = meta.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        key = (autocast, *((source.data_ptr(), source._version, source.dtype) for source in sources))
+        key = (autocast, *((version_of(source), source.dtype) for source in sources))
         if self._cache is None or self._cache[0] != key:
             # The old storages are held on to, so that no new tensor can come to lie at the address of a dead one.
             self._cache = (key, tuple(source.detach() for source in sources), self._generate(meta))

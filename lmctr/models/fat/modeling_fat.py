@@ -11,9 +11,9 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.embeddings import INTEGERS, FieldEmbedding
 from lmctr.models.common.layers import NormalWeight, in_blocks
-from lmctr.models.common.outputs import TabularModelOutput
+from lmctr.models.common.outputs import TabularModelOutput, or_tuple
 from lmctr.models.common.products import Linear
 from lmctr.models.common.tabular import (
     Encoded,
@@ -196,28 +196,34 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
     def for_tasks(self, representation: torch.Tensor) -> torch.Tensor:
         return representation.mean(1)  # the sum of Eq. 10, which any number of tokens has, over that number
 
+    @or_tuple
     def forward(
         self,
-        *inputs: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None = None,
-        field_ids: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        **named: torch.Tensor | None,
+        sequence_weights: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        field_ids: torch.Tensor | None = None,
     ) -> TabularModelOutput:
         """Encode a batch. The fields' inputs are those of `TabularForCTRMixin.forward`, which takes the arguments below too.
 
         Args:
-            inputs_embeds: (B, N, d) tokens e_i in place of those of the fields; needs `field_ids` and no other input.
+            inputs_embeds: (B, N, d) tokens e_i in place of those of the fields; needs `field_ids` and no other input, but those that the
+                model reads beside its tokens (`use_numeric_skip`, `boosted_trees`).
             field_ids: (N,) integers, the field of each token of `inputs_embeds`, in any order and number.
 
         Raises:
-            ValueError: inputs that do not fit the fields; `inputs_embeds` without `field_ids` or the other way round.
+            ValueError: inputs that do not fit the fields; `inputs_embeds` without `field_ids` or the other way round, or with other inputs.
         """
+        inputs = TabularInputs(input_ids, numeric_values, sequence_ids, sequence_times, sequence_weights)
         if inputs_embeds is None and field_ids is None:
-            named |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
-            return super().forward(*inputs, **named)
-        self._check_tokens(inputs_embeds, field_ids)
+            return super().forward(*inputs[:4], output_hidden_states, output_attentions, sequence_weights)
+        self._check_tokens(inputs_embeds, field_ids, inputs)
+        field_ids = field_ids.long()
         trace = self.new_trace(output_hidden_states, output_attentions)
         states = self._encode_tokens(inputs_embeds, field_ids, field_ids, trace)
         return TabularModelOutput(states, None, None, *trace.tuples())
@@ -241,9 +247,16 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
             trace.add(states, weights)
         return states
 
-    def _check_tokens(self, inputs_embeds: torch.Tensor | None, field_ids: torch.Tensor | None) -> None:
+    def _check_tokens(
+        self, inputs_embeds: torch.Tensor | None, field_ids: torch.Tensor | None, inputs: TabularInputs
+    ) -> None:
         if inputs_embeds is None or field_ids is None:
             raise ValueError("inputs_embeds and field_ids come together: field_ids (N,) is the field of each token")
+        others = [name for name, values in inputs._asdict().items() if values is not None]
+        if others and not (self.config.use_numeric_skip or self.config.boosted_trees):
+            raise ValueError(
+                f"inputs_embeds stand in place of the fields' inputs, and {' and '.join(others)} came with them; give one or the other"
+            )
         if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != self.config.hidden_size:
             raise ValueError(
                 f"inputs_embeds: shape {tuple(inputs_embeds.shape)} is not accepted; use (B, N, {self.config.hidden_size}), "
@@ -254,6 +267,8 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
                 f"field_ids: shape {tuple(field_ids.shape)} does not fit inputs_embeds of {inputs_embeds.shape[1]} "
                 "tokens; give one field per token"
             )
+        if field_ids.dtype not in INTEGERS:
+            raise ValueError(f"field_ids: {field_ids.dtype} is not accepted; use int32 or int64")
         if field_ids.is_cpu and field_ids.numel() and not torch.compiler.is_compiling():
             low, high = (int(end) for end in field_ids.aminmax())
             if low < 0 or high >= self.config.num_fields:

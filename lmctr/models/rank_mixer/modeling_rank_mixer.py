@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.models.common.base import version_of
 from lmctr.models.common.layers import in_blocks
 from lmctr.models.common.tabular import Encoded, TabularInputs, TabularPreTrainedModel, Trace
 from lmctr.models.common.tokens import (
@@ -132,8 +133,12 @@ class RankMixerModel(TokenModelMixin, RankMixerPreTrainedModel):
             penalties.append(penalty)
             shares.append(active)
             trace.add(tokens)
-        penalty = None if self.router_penalty is None else self.router_penalty(penalties, shares)
-        return Encoded(tokens, penalty=penalty)
+        if self.router_penalty is None:
+            return Encoded(tokens)
+        version = None
+        if not torch.compiler.is_compiling():
+            version = next((version_of(one) for one in self.layers.parameters() if one.requires_grad), None)
+        return Encoded(tokens, penalty=self.router_penalty(penalties, shares, version))
 
 
 class RankMixerForCTR(TokenForCTRMixin, RankMixerPreTrainedModel):

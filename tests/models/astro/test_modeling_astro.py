@@ -196,6 +196,12 @@ def test_presets_and_default_strategies():
     ("dependence", lambda x: x[:, None], "dependence: expected shape"),
     ("candidate_items", lambda x: x[:2], "candidate_items"),
     ("history_times", lambda x: None, "history_times is missing"),
+    ("history_times", lambda x: x.double() + float("inf"), "history_times: row 0 has a time that is not finite"),
+    ("candidate_times", lambda x: x.double() + float("nan"), "candidate_times: row 0 has a time that is not"),
+    ("history_items", lambda x: x + 0.5, "history_items: torch.float32 is not accepted; use int32 or int64 ids"),
+    ("candidate_scenarios", lambda x: x.double(), "candidate_scenarios: torch.float64 is not accepted"),
+    ("dependence", lambda x: x.float(), "dependence: torch.float32 is not accepted; use int32 or int64 counts"),
+    ("candidate_items", lambda x: x[:, None][:, :0], r"candidate_items: shape \(3, 0\) holds no candidate; give at least one"),
 ])  # fmt: skip
 def test_bad_inputs(key, change, message):
     model = astro_model()

@@ -262,6 +262,20 @@ def test_fields_encoded_once_give_the_same_logits(backbone):
     assert len(cache) == 0
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_vectors_are_those_of_the_weights_after_a_step(fused):
+    """A fused optimiser's kernel counts no version of the weights that it changes."""
+    model = model_of("bert")
+    batch = split_batch(model.config)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, fused=fused)
+    before = score(model, dict(model.with_kept(batch)))
+    model(**batch, labels=torch.ones(len(batch["input_ids"]))).loss.backward()
+    optimizer.step()
+    after = score(model, dict(model.with_kept(batch)))
+    torch.testing.assert_close(after, score(model, batch))
+    assert (after - before).abs().max() > 1e-3
+
+
 def test_equal_fields_pass_the_lower_half_once_in_evaluation():
     model = model_of("qwen2")
     batch = {key: torch.cat([value, value]) for key, value in split_batch(model.config).items()}

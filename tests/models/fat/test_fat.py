@@ -198,11 +198,34 @@ def test_tokens_given_are_the_tokens_of_the_fields():
         (torch.zeros(2, 3, 7), torch.arange(3), r"\(B, N, 8\)"),
         (torch.zeros(2, 3, 8), torch.arange(4), "3 tokens"),
         (torch.zeros(2, 3, 8), torch.tensor([0, 1, 5]), "5 is no field.*0 to 4"),
+        (torch.zeros(2, 3, 8), torch.tensor([0.0, 1.0, 2.5]), "field_ids: torch.float32 is not accepted"),
+        (torch.zeros(2, 3, 8), [0, 1, 2], "field_ids: expected a torch.Tensor, got list"),
+        (torch.zeros(0, 3, 8), torch.arange(3), r"inputs_embeds: shape \(0, 3, 8\) holds no row"),
     ],
 )
 def test_tokens_that_do_not_fit(tokens, field_ids, match):
     with pytest.raises(ValueError, match=match):
         make_model()(inputs_embeds=tokens, field_ids=field_ids)
+
+
+def test_tokens_beside_what_they_stand_for():
+    model, tokens = make_model(), {"inputs_embeds": torch.randn(6, 3, 8), "field_ids": torch.tensor([4, 0, 0])}
+    assert isinstance(model.model(**tokens, return_dict=False), tuple)
+    small = tokens | {"field_ids": tokens["field_ids"].to(torch.uint8)}  # no mask
+    assert torch.equal(model(**small).logits, model(**tokens).logits)
+    batch = make_batch(model.config)
+    with pytest.raises(ValueError, match="in place of the fields' inputs, and input_ids and numeric_values came with"):
+        model(batch["input_ids"], batch["numeric_values"], **tokens)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'field_id'"):
+        model(**tokens, field_id=tokens["field_ids"])
+    torch.manual_seed(0)
+    beside = FATForCTR(FATConfig(**TABLE | TINY | {"use_numeric_skip": True})).eval()
+    with torch.no_grad():
+        beside.numeric_skip.weight.fill_(2.0)
+        found = [
+            beside(numeric_values=numbers, **tokens).logits for numbers in (batch["numeric_values"], torch.zeros(6, 2))
+        ]
+    torch.testing.assert_close(found[0] - found[1], 2 * batch["numeric_values"].sum(1))
 
 
 def test_starting_modulation_and_its_gradient():

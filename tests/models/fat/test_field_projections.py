@@ -86,15 +86,19 @@ def train_a_step(model):
     model.eval()
 
 
-def step_in_eval_mode(model):
-    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+def step_in_eval_mode(model, fused=False):
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=fused)
     model(**make_batch(model.config)).loss.backward()
     optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "change", [change_in_place, change_meta, replace_data, load, assign, train_a_step, step_in_eval_mode]
-)
+def fused_step_in_eval_mode(model):
+    step_in_eval_mode(model, fused=True)  # whose kernel counts no version
+
+
+@pytest.mark.parametrize("change", [
+    change_in_place, change_meta, replace_data, load, assign, train_a_step, step_in_eval_mode, fused_step_in_eval_mode,
+])  # fmt: skip
 def test_a_change_of_parameters_is_seen(model, change):
     batch = make_batch(model.config)
     before = logits_of(model, batch)

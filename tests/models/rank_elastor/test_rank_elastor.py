@@ -20,6 +20,9 @@ from tabular_inputs import (
 from token_reference import head_logit, rms_norm, token_linear, tokens_of, transpose
 
 from lmctr import RankElastorConfig, RankElastorForCTR, RankElastorModel, RankMixerConfig, RankMixerForCTR
+from lmctr.runs.recipe import load_recipe
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.checks import check_tables
 
 TINY = {"num_tokens": 4, "token_dim": 8}
 GROUPS = [["C1", "N0"], ["S1"], ["C0", "C2", "S0"], ["N1"]]
@@ -224,6 +227,33 @@ def test_paper_sizes():
 def test_values_that_are_not_accepted(values, match):
     with pytest.raises(ValueError, match=match):
         RankElastorConfig(**FIELDS | TINY | values)
+
+
+def test_the_recipes_of_the_reference_hold_what_its_authors_recorded():
+    """Their configuration files, and what FuxiCTR, which trains their model, does by itself."""
+    criteo, avazu = (load_recipe(f"rank_elastor/{name}_reference") for name in ("criteo", "avazu"))
+    model = criteo.model
+    shape = [
+        model[key] for key in ("embedding_dim", "num_tokens", "token_dim", "num_hidden_layers", "ffn_hidden_sizes")
+    ]
+    assert shape == [10, 15, 26, 1, [64, 64]]
+    assert (model["embedding_regularization"], model["regularize_tables"]) == (1e-5, True)
+    assert (model["numeric_encoding"], model["tokenizer_hidden_size"], model["tokenizer_dropout"]) == (
+        "vector",
+        500,
+        0.1,
+    )
+    assert model["numeric_initializer_range"] == pytest.approx((2 / (1 + 10)) ** 0.5, rel=1e-2)
+    shape = [
+        avazu.model[key]
+        for key in ("embedding_dim", "num_tokens", "token_dim", "num_hidden_layers", "ffn_hidden_sizes")
+    ]
+    assert shape == [16, 24, 16, 4, [16]]
+    for recipe, batch in ((criteo, 4096), (avazu, 10000)):
+        assert recipe.model["initializer_range"] == 1e-4
+        assert recipe.training["max_grad_norm"] == 10.0
+        assert recipe.training["per_device_train_batch_size"] == batch
+    check_tables(CTRTrainingArguments(embedding_optimizer=criteo.training["embedding_optimizer"]), False, True)
 
 
 def test_equal_groups_by_default():

@@ -215,6 +215,21 @@ def test_the_strength_steers_the_share_of_active_experts():
     assert model.model.router_penalty.strength == before
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_strength_moves_once_in_a_step_of_several_batches(fused):
+    torch.manual_seed(0)
+    model = RankMixerForCTR(RankMixerConfig(**FIELDS | TINY | {"num_experts": 2, "active_expert_ratio": 0.1})).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused)
+    batch, strength = make_batch(model.config), model.model.router_penalty.strength
+    found = []
+    for _ in range(2):
+        for _ in range(3):
+            model(**batch).loss.backward()
+            found.append(strength.item() / 0.01)
+        optimizer.step()
+    np.testing.assert_allclose(found, [1.05] * 3 + [1.05**2] * 3, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("values", "match"),
     [
