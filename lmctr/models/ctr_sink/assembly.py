@@ -446,6 +446,14 @@ def _as_fields(settings: AssemblySettings, arrays: dict[str, np.ndarray]) -> dic
     histories = settings.feedback_codes - 1
     number = np.where(number < histories, histories - 1 - number, number)
     real &= ~between
+    for place in range(settings.num_fields):
+        without = ~np.any(real & (number == place), axis=1)
+        if without.any():
+            raise RowError(
+                int(np.argmax(without)),
+                f"text field {place} of {settings.num_fields} is empty, and the tokenizer puts nothing around it; write some text before the column in "
+                "the prompt's item template, or in the prompt's header of a history",
+            )
     return {
         **arrays,
         "input_ids": np.where(between, settings.pad_id, arrays["input_ids"]),

@@ -413,11 +413,11 @@ class CTRSinkProcessor(ProcessorMixin):
 
     def item_texts(self, catalogue: pa.Table) -> list[str]:
         """Texts of a catalogue's items by the prompt's item template."""
-        return self.prompt.item_texts(catalogue)
+        return self.prompt.item_texts(catalogue, keep_lines=self.layout == "fields")
 
     def behavior_texts(self, catalogue: pa.Table) -> list[str]:
         """Texts of a catalogue's items as behaviours, by the prompt's template for them."""
-        return self.prompt.behavior_texts(catalogue)
+        return self.prompt.behavior_texts(catalogue, keep_lines=self.layout == "fields")
 
     def encode_items(self, texts: Sequence[str | None]) -> Pieces:
         """Tokenise item texts once.
@@ -433,12 +433,13 @@ class CTRSinkProcessor(ProcessorMixin):
 
     def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
         blank = " " if self._blanks["item"] else ""
-        clean = [str(text).strip() if text is not None else "" for text in texts]
+        clean = [str(text) if text is not None else "" for text in texts]
         counts = np.ones(len(clean), dtype=np.int64)
         if self.layout == "fields":
             lines = [text.split("\n") for text in clean]
             counts = np.array([len(parts) for parts in lines], dtype=np.int64)
-            clean = [line.strip() for parts in lines for line in parts]
+            clean = [line for parts in lines for line in parts]
+        clean = [text.strip() for text in clean]
         # Lines are fields, which begin a text of their own; what has one line stands in a text.
         clean = [
             blank + text if text and not opens else text for text, opens in zip(clean, np.repeat(counts > 1, counts))
@@ -577,7 +578,8 @@ class CTRSinkProcessor(ProcessorMixin):
         target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
         time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
         check_times(time, target_time, offsets)
-        texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
+        texts = [entry["text"] and entry["text"].strip() for _, _, entry in flat]
+        texts += [self._lines_of(target_text(t, b)) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = value = None
@@ -593,6 +595,12 @@ class CTRSinkProcessor(ProcessorMixin):
         events = self.event_table(item[: len(flat)], time, feedback, value, statistics)
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
+
+    def _lines_of(self, text: str | None) -> str | None:
+        """A target's text as it is tokenised: lines without text that the item template gives count, others at its ends do not."""
+        if self.layout != "fields" or (text is not None and text.count("\n") + 1 == self.num_target_fields):
+            return text
+        return (text or "").strip() or "\n" * (self.num_target_fields - 1)
 
     @staticmethod
     def as_target(text: Any) -> dict[str, Any]:
