@@ -188,6 +188,14 @@ def test_bad_requests_are_named(cascade_run, tmp_path, capsys, change, message):
     assert re.search(message, error_of(capsys, "predict", cascade_run, "--input", source))
 
 
+def test_a_log_is_not_joined_with_requests(cascade_run, tmp_path, capsys):
+    (tmp_path / "in.jsonl").write_text(json.dumps(request_of(1)[0]))
+    words = ["--input", tmp_path / "in.jsonl", "--log", "schema.yaml"]
+    assert "the log 'schema.yaml' is not read: this run ranks the ads" in error_of(
+        capsys, "predict", cascade_run, *words
+    )
+
+
 def test_the_run_can_be_shared(cascade_run):
     lines = validate_run(cascade_run).lines
     assert any("test metrics are those of" in line for line in lines)

@@ -8,10 +8,14 @@ import pytest
 import yaml
 
 import lmctr
+import lmctr.runs.options
+import lmctr.runs.starting
 from lmctr.cli.main import main
 from lmctr.data import load, load_impressions, load_log, load_tabular
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
+from lmctr.data.options import UserSampleOptions
+from lmctr.data.sampling import sample_data
 
 COUNT = 90
 
@@ -207,6 +211,10 @@ def test_schemas_of_another_kind_are_told(tmp_path):
             ValueError, match="is the schema of impressions, which retrieval families, such as two_tower read"
         ):
             wrong(path)
+    with pytest.raises(
+        ValueError, match=r"is the schema of impressions, .* and that of an interaction log is wanted here"
+    ):
+        sample_data(UserSampleOptions(name=str(path), output=str(tmp_path / "half.csv"), share=0.5))
     (tmp_path / "table.yaml").write_text("files: ads.csv\nlabel: hour\n")
     with pytest.raises(
         ValueError, match="is the schema of a table, which tabular families read, and that of impressions is wanted"
