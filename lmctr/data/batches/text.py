@@ -244,8 +244,10 @@ def unread_signal(name: str) -> ValueError:
     )
 
 
-def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """(E,) raw statistics of every event of a log at its time, NaN where not known, of some names that a reader knows.
+def behavior_statistics(
+    log: InteractionLog, reader: Any, names: Sequence[str], events: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """(E,) raw statistics of events of a log (default: of all) at their times, NaN where not known, of some names that a reader knows.
 
     Raises:
         ValueError: a name that the reader has not.
@@ -255,7 +257,8 @@ def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) 
     unknown = [name for name in names if reader is None or name not in reader.names]
     if unknown:
         raise unread_signal(unknown[0])
-    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, np.arange(log.num_events))
+    events = np.arange(log.num_events) if events is None else events
+    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, events)
     return dict(zip(names, raw.T))
 
 
