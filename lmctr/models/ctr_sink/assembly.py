@@ -267,8 +267,8 @@ def make_plan(
     group first (of two equally far, the one of the earlier group). The target is never cut.
 
     Raises:
-        ValueError: head and target alone exceed the maximum length; a behaviour of unknown feedback with groups; a
-            similarity that is missing or no cosine. Messages name the row of the batch.
+        ValueError: head and target alone exceed the maximum length; a target without a token to read; a behaviour of unknown feedback
+            with groups; a similarity that is missing or no cosine. Messages name the row of the batch.
     """
     offsets, event, similarity = _select(settings, events, samples, candidates)
     row = np.repeat(np.arange(len(samples)), np.diff(offsets))
@@ -289,6 +289,13 @@ def make_plan(
     is_empty = np.diff(offsets) == 0
     fixed = pieces.head[1] + pieces.prefix[1] + pieces.suffix[1] + is_empty * pieces.empty[1]
     fixed = fixed + pieces.item_length[samples.target]
+    unread = pieces.item_length[samples.target] + pieces.prefix[1] + pieces.suffix_text == 0
+    if np.any(unread):
+        raise RowError(
+            int(np.argmax(unread)),
+            "the target's text is empty and the prompt has no text around the target; "
+            "give the target a text or write some text around {item} in the prompt's target",
+        )
     if settings.layout == "fields":  # every history has its header, also where it is empty
         fixed = fixed + pieces.header_length.sum()
     if settings.max_length is not None and np.any(fixed > settings.max_length):
@@ -507,12 +514,6 @@ def _target_mask(
     empty = lengths[close - 2] == 0
     first = np.where(empty, token_offsets[close - 3], token_offsets[close - 2]) + shift
     stop = token_offsets[close - 1] + empty * pieces.suffix_text + shift
-    if np.any(first >= stop):
-        raise RowError(
-            int(np.argmax(first >= stop)),
-            "the target's text is empty and the prompt has no text around the target; "
-            "give the target a text or write some text around {item} in the prompt's target",
-        )
     columns = np.arange(shape[1])
     return (columns >= first[:, None]) & (columns < stop[:, None])
 
