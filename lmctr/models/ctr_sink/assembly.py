@@ -447,7 +447,7 @@ def _as_fields(settings: AssemblySettings, arrays: dict[str, np.ndarray]) -> dic
         raise RowError(
             wrong,
             f"its texts make {int(found[wrong])} fields, but the prompt makes {settings.num_fields}: {histories} histories and a target "
-            f"of {settings.num_fields - histories} lines; give the target's text so many lines, and behaviours texts of one line",
+            f"of {settings.num_fields - histories} lines; give the target's text so many lines",
         )
     number = np.cumsum(between, axis=1)
     histories = settings.feedback_codes - 1

@@ -334,6 +334,11 @@ class CTRSinkProcessor(ProcessorMixin):
                 f"the prompt {self.prompt.name!r} describes no feedback, which feedback={self.feedback!r} needs; "
                 f"add its `feedback` list (name, word, header)"
             )
+        if self.layout == "fields" and "\n" in (self.prompt.behavior_item or self.prompt.item):
+            raise ValueError(
+                f"the prompt {self.prompt.name!r} writes behaviours of several lines, which are fields with layout='fields'; give it a "
+                "`behavior_item` of one line, such as '{title}'"
+            )
         if "feedback" in signals and self.num_sink_buckets < len(self.prompt.feedback_names):
             raise ValueError(
                 f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the "
@@ -578,8 +583,8 @@ class CTRSinkProcessor(ProcessorMixin):
         target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
         time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
         check_times(time, target_time, offsets)
-        texts = [entry["text"] and entry["text"].strip() for _, _, entry in flat]
-        texts += [self._lines_of(target_text(t, b)) for b, t in enumerate(targets)]
+        texts = [self._one_line(entry["text"]) for _, _, entry in flat]
+        texts += [self._all_lines(target_text(t, b)) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = value = None
@@ -596,8 +601,12 @@ class CTRSinkProcessor(ProcessorMixin):
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
 
-    def _lines_of(self, text: str | None) -> str | None:
-        """A target's text as it is tokenised: lines without text that the item template gives count, others at its ends do not."""
+    def _one_line(self, text: str | None) -> str | None:
+        """A behaviour's text, which is part of a field, as the prompt writes those of a catalogue."""
+        return text.replace("\n", " ") if text is not None and self.layout == "fields" else text
+
+    def _all_lines(self, text: str | None) -> str | None:
+        """A target's text: lines without text that the item template gives count, others at its ends do not."""
         if self.layout != "fields" or (text is not None and text.count("\n") + 1 == self.num_target_fields):
             return text
         return (text or "").strip() or "\n" * (self.num_target_fields - 1)

@@ -154,8 +154,9 @@ def test_items_have_the_lines_of_the_template_whatever_their_columns_hold(tokeni
         "Title: Casino\nGenres: Crime\r Drama by A B",
     ]
     assert processor.behavior_texts(catalogue) == ["Heat (1995)", "", "Casino"]
-    history = [{"text": "Heat (1995)\n", "time": 1, "feedback": "liked"}]
+    history = [{"text": "\nHeat\n(1995)\n", "time": 1, "feedback": "liked"}]
     batch = processor(histories=[history] * 3, targets=[*texts[:2], f"\n{texts[2]}\n"], times=[2] * 3)
+    history = [{**history[0], "text": "Heat (1995)"}]
     alone = processor(histories=[history], targets=[texts[2]], times=[2])
     assert (batch["field_ids"].amax(1) == 3).all()
     read = [one["input_ids"][row][one["field_ids"][row] >= 0].tolist() for one, row in ((batch, 2), (alone, 0))]
@@ -193,6 +194,9 @@ def test_errors(tokenizers):
         ValueError, match="row 0: its texts make 3 fields, but the prompt makes 4: 2 histories and a target of 2 lines"
     ):
         processor(targets=["Heat"], **call)
-    call["histories"][0][0]["text"] = "Heat\nCrime"
     with pytest.raises(ValueError, match="row 0: its texts make 5 fields"):
-        processor(targets=[TARGETS[0]], **call)
+        processor(targets=[f"{TARGETS[0]}\nmore"], **call)
+    with pytest.raises(
+        ValueError, match=r"writes behaviours of several lines, .*; give it a `behavior_item` of one line"
+    ):
+        processor_of(tokenizers["bert"], prompt={"base": "generic/en", "item": "{title}\n{genres}"})
