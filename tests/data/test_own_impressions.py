@@ -188,6 +188,18 @@ def test_what_came_after_the_impression_and_ads_that_stand_twice(tmp_path):
         validate_impressions(twice)
 
 
+@pytest.mark.parametrize("ascending", [True, False])
+def test_a_copy_of_the_position_in_whole_numbers_is_found(tmp_path, ascending):
+    """Whole numbers are categorical fields, whose values tell the order as numbers do."""
+    table = rows()
+    slot = table["position"] if ascending else 50 - table["position"]
+    store = ImpressionStore.build(load_impressions(schema(tmp_path, table.assign(slot=slot))))
+    with pytest.raises(
+        ValueError, match=r"'ad.slot' alone puts 100.0% of \S+ pairs of ads in order: it holds the rank"
+    ):
+        validate_impressions(store)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
