@@ -105,8 +105,9 @@ class CTRSinkProcessor(ProcessorMixin):
             only each element and the number of elements need positions in the backbone, so it may be raised. `"fields"` (with
             `feedback="groups"`) adds it too: the number of the text field. Fields are the groups, the last feedback's first, each with
             its header even where it is empty, then the lines of the target's text; each has the tokenizer's special tokens of
-            its own. The prompt's item template gives a target its lines, its `behavior_item` behaviours texts of one line; the
-            prompt's `empty_history` is not read.
+            its own. The prompt's item template gives a target its lines, its `behavior_item` behaviours texts of one line, whatever
+            the columns hold: breaks in them are blanks, and a line of columns without a value stays, empty. The prompt's
+            `empty_history` is not read.
         sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
             its id up, so the language model's vocabulary need not grow.
         sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
