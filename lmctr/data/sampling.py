@@ -23,7 +23,7 @@ from lmctr.data.logs.schema import read_schema
 from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file, opened
-from lmctr.data.registry import is_schema
+from lmctr.data.registry import find, is_schema
 from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, are_codes, kinds_in_json, number_form, stream_file
 from lmctr.utils.arrow import is_number
 from lmctr.utils.files import replacing
@@ -45,6 +45,7 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
         raise ValueError(f"--share {options.share}: accepted: above 0, up to 1")
     path, column, reading = Path(options.name), options.by, {}
     if is_schema(path):
+        find(str(path), "log")  # one of impressions is told as such
         schema = read_schema(path)
         path, column, reading = (
             path.parent / schema.events.path,

@@ -6,7 +6,7 @@
 - gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
   that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
 
-Nothing is fitted on validation and test impressions. Stores are read by attribute, as `lmctr.data.impressions.store.ImpressionStore` has them.
+Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as `lmctr.data.impressions.store.ImpressionStore` has them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _STRENGTH = 20.0  # imaginary ads with the mean that smooth a count
 
 
 def impression_baseline_metrics(
-    store: Any, splits: Mapping[str, np.ndarray], settings: RankingSettings, seed: int = 0
+    store: Any, splits: Mapping[str, np.ndarray], settings: RankingSettings, seed: int = 0, refit: bool = False
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Metrics of the baselines by name and part.
 
     Args:
         store: the impressions. splits: impressions of "train", and of the parts to measure. settings: of the metrics. seed: of what is drawn.
+        refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
         name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; with a store that knows the best possible scores, these too, as
@@ -43,6 +44,11 @@ def impression_baseline_metrics(
     Raises:
         ValueError: ads without a categorical field.
     """
+    if refit:
+        both = np.sort(np.concatenate([splits["train"], splits["validation"]]))
+        again = impression_baseline_metrics(store, {"train": both, "test": splits["test"]}, settings, seed)
+        found = impression_baseline_metrics(store, splits, settings, seed)
+        return {name: own | again[name] for name, own in found.items()}
     if store.ad_input_ids is None:
         raise ValueError("baselines count by ad, but the ads have no categorical field; set data.baselines to false")
     parts = {part: np.asarray(rows) for part, rows in splits.items() if part != "train"}

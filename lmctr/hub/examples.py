@@ -75,7 +75,10 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
             behaviour["statistics"] = {name: (own or [0.0])[0] for name, own in bounds.items()}
         if processor.get("sink_order", "recent") != "recent" or "similarity" in signals:
             behaviour["similarity"] = 0.25 * (position + 1)
-    target: dict[str, Any] = {"text": "Casino (Crime, Drama)"}
+    lines = 1
+    if processor.get("layout") == "fields":
+        lines += processor["prompt"]["item"].count("\n")
+    target: dict[str, Any] = {"text": "\n".join(["Casino (Crime, Drama)", *["Crime, Drama"] * (lines - 1)])}
     if processor.get("statistics_reader"):
         target["statistics"] = [math.nan] * len(processor["statistics_reader"]["names"])
     return {"histories": [history, []], "targets": [target, target], "times": [1_500_172_800, 1_500_172_800]}

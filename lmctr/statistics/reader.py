@@ -27,6 +27,7 @@ from lmctr.utils.progress import step
 from lmctr.utils.suggest import refuse_unknown
 
 from .events import counted, log_signals
+from .factors import LEAST_SPREAD
 from .states import Prior
 from .table import Statistic, context_values, context_word, resolve_statistics, statistic, whole_number
 
@@ -121,6 +122,8 @@ class StatisticsReader:
                 )
         scale = np.sqrt(squares / np.maximum(count, 1))
         scale[scale < 1e-9] = 1.0  # a constant becomes 0
+        scores = [place for place, row in enumerate(reader.rows) if row.of_factors and row.takes_left]
+        scale[scores] = np.maximum(scale[scores], LEAST_SPREAD)
         return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
 
     @cached_property

@@ -1,6 +1,7 @@
 """The verbs with runs on impressions: train, resume, evaluate, grid, predict, card and push."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -188,6 +189,14 @@ def test_bad_requests_are_named(cascade_run, tmp_path, capsys, change, message):
     assert re.search(message, error_of(capsys, "predict", cascade_run, "--input", source))
 
 
+def test_a_log_is_not_joined_with_requests(cascade_run, tmp_path, capsys):
+    (tmp_path / "in.jsonl").write_text(json.dumps(request_of(1)[0]))
+    words = ["--input", tmp_path / "in.jsonl", "--log", "schema.yaml"]
+    assert "the log 'schema.yaml' is not read: this run ranks the ads" in error_of(
+        capsys, "predict", cascade_run, *words
+    )
+
+
 def test_the_run_can_be_shared(cascade_run):
     lines = validate_run(cascade_run).lines
     assert any("test metrics are those of" in line for line in lines)
@@ -265,9 +274,13 @@ def test_grid_of_losses(recipe_path, tmp_path, capsys):
     assert "impression bootstrap" in (tmp_path / "report" / "losses_tests.csv").read_text()
 
 
-def test_two_tower_trains_too(recipe_path, tmp_path):
-    words = ["--model.family", "two_tower", "--training.stage2_epochs", "1", "--data.baselines", "false"]
+def test_two_tower_trains_too(recipe_path, tmp_path, monkeypatch):
+    """Once more on training and validation, as its rivals for the test part are fitted (the trees, which take seconds, are none here)."""
+    trees = SimpleNamespace(scores=lambda rows, ads: np.zeros(len(ads)))
+    monkeypatch.setattr("lmctr.evaluation.impression_baselines._Boosting", lambda *fitted: trees)
+    words = ["--model.family", "two_tower", "--training.stage2_epochs", "1", "--training.refit", "true"]
     assert main(["train", str(recipe_path), "--output_dir", str(tmp_path / "run"), *words]) == 0
+    assert read(tmp_path / "run", "metrics.json")["training_samples"] == {"model": 340, "baselines": 340}
     model = lmctr.AutoModelForCTR.from_pretrained(tmp_path / "run")
     assert isinstance(model, lmctr.TwoTowerForCTR)
     assert all(torch.isfinite(values).all() for values in model.state_dict().values() if values.is_floating_point())

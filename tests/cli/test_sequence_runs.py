@@ -407,7 +407,8 @@ def test_what_the_answers_of_several_runs_hang_on(trained, tmp_path, capsys):
     ("measure", "data", "family", "words"),
     [
         ("behaviors", "synthetic_table", "dnn", "has no event sequences"),
-        ("importance", "synthetic_cascade", "retrieval_mlp", "scores ads of impressions"),
+        ("importance", "synthetic_cascade", "retrieval_mlp", "ranks ads of impressions, which have no clicks"),
+        ("next", "synthetic_cascade", "retrieval_mlp", "ranks ads of impressions, which have no clicks"),
     ],
 )
 def test_other_families_are_refused(tmp_path, capsys, measure, data, family, words):

@@ -12,8 +12,9 @@ from transformers import LlamaConfig, LlamaModel
 
 from lmctr.cli.main import main
 from lmctr.data.builders.kuairec import load_kuairec
+from lmctr.hub.examples import example_batch
 from lmctr.models.ctr_sink.prompt import Prompt
-from lmctr.runs.folder import open_run
+from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import load_recipe
 from lmctr.training.lora import load_adapter
@@ -59,6 +60,8 @@ def test_layout_fields_from_training_to_prediction(recipe_file, tmp_path):
     assert len(model.head.projections) == 4
     assert model.config.max_sinks == 2 * processor.num_behaviors
     assert main(["evaluate", str(folder)]) == 0
+    batch = example_batch(RunFolder(folder), processor)  # of the card, of push, of export
+    assert (batch["field_ids"].amax(1) == 3).all()
     log, table = tiny_log(), pq.read_table(folder / "predictions" / "test.parquet").slice(0, 4)
     requests = [request_of(log, event) for event in table["event"].to_pylist()]
     requests = [{**one, "target": f"{one['target']}\nagain: {one['target']}"} for one in requests]

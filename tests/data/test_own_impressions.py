@@ -8,10 +8,14 @@ import pytest
 import yaml
 
 import lmctr
+import lmctr.runs.options
+import lmctr.runs.starting
 from lmctr.cli.main import main
 from lmctr.data import load, load_impressions, load_log, load_tabular
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
+from lmctr.data.options import UserSampleOptions
+from lmctr.data.sampling import sample_data
 
 COUNT = 90
 
@@ -184,6 +188,18 @@ def test_what_came_after_the_impression_and_ads_that_stand_twice(tmp_path):
         validate_impressions(twice)
 
 
+@pytest.mark.parametrize("ascending", [True, False])
+def test_a_copy_of_the_position_in_whole_numbers_is_found(tmp_path, ascending):
+    """Whole numbers are categorical fields, whose values tell the order as numbers do."""
+    table = rows()
+    slot = table["position"] if ascending else 50 - table["position"]
+    store = ImpressionStore.build(load_impressions(schema(tmp_path, table.assign(slot=slot))))
+    with pytest.raises(
+        ValueError, match=r"'ad.slot' alone puts 100.0% of \S+ pairs of ads in order: it holds the rank"
+    ):
+        validate_impressions(store)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -207,6 +223,10 @@ def test_schemas_of_another_kind_are_told(tmp_path):
             ValueError, match="is the schema of impressions, which retrieval families, such as two_tower read"
         ):
             wrong(path)
+    with pytest.raises(
+        ValueError, match=r"is the schema of impressions, .* and that of an interaction log is wanted here"
+    ):
+        sample_data(UserSampleOptions(name=str(path), output=str(tmp_path / "half.csv"), share=0.5))
     (tmp_path / "table.yaml").write_text("files: ads.csv\nlabel: hour\n")
     with pytest.raises(
         ValueError, match="is the schema of a table, which tabular families read, and that of impressions is wanted"

@@ -2,8 +2,10 @@
 
 import pickle
 import time
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from text_logs import small_log
@@ -155,6 +157,28 @@ def test_truncation_counts(tokenizers, log):
     assert counts["share_truncated"] == counts["share_dropped"] == 0.0
     assert counts["mean_length"] == view.lengths(events).mean()
     assert view.truncation([])["samples"] == 0
+
+
+def test_items_that_no_batch_could_hold_are_found_before_the_first(tokenizers, known):
+    """One that the last sample alone shows would end a training when its test part is measured."""
+    titles = known.catalogue["title"].to_pylist()
+    empty = int(known.item[known.sample_events()[-1]])
+    titles[empty] = None
+    place = known.catalogue.column_names.index("title")
+    log = replace(known, catalogue=known.catalogue.set_column(place, "title", pa.array(titles)))
+    events = log.sample_events()
+    bare = {"base": "generic/en", "target": "{item}"}
+    with pytest.raises(ValueError, match=r"sample at event .* the target's text is empty and the prompt has no text"):
+        TextView(log, CTRSinkProcessor(tokenizers["qwen"], prompt=bare)).truncation(events)
+    with pytest.raises(ValueError, match=r"the target's text is empty"):
+        TextView(log, CTRSinkProcessor(tokenizers["qwen"], prompt=bare)).batch(events)
+    lines = {"base": "generic/en", "item": "{title}\n[({title})]", "behavior_item": "{title}", "target": "{item}"}
+    fields = {"prompt": lines, "layout": "fields", "feedback": "groups"}
+    with pytest.raises(
+        ValueError, match=r"sample at event .*: text field 2 of 4 is empty, .*; write some text before"
+    ):
+        TextView(log, CTRSinkProcessor(tokenizers["qwen"], **fields)).truncation(events)
+    assert TextView(log, CTRSinkProcessor(tokenizers["bert"], **fields)).truncation(events)["samples"] == len(events)
 
 
 def test_histories_of_which_nothing_fits_are_counted(tokenizers, log):

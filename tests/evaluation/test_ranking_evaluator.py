@@ -210,3 +210,21 @@ def test_scores_of_impressions_need_the_recipe(tmp_path):
     (folder / "recipe.yaml").unlink()
     with pytest.raises(ValueError, match=r"recipe.yaml is missing: scores of impressions"):
         read_predictions(folder)
+
+
+def test_baselines_are_refitted_on_training_and_validation_for_the_test_part(store, monkeypatch):
+    class Counts:  # in place of the trees, which take seconds: ads by the counts that these would read
+        def __init__(self, store, counting, *draws):
+            self.counting = counting
+
+        def scores(self, rows, ads):
+            return self.counting.of(ads).sum(1)
+
+    monkeypatch.setattr("lmctr.evaluation.impression_baselines._Boosting", Counts)
+    settings, splits = RankingSettings(m=4), dict(store.splits.items())
+    plain, found = (impression_baseline_metrics(store, splits, settings, refit=refit) for refit in (False, True))
+    both = np.sort(np.concatenate([splits["train"], splits["validation"]]))
+    again = impression_baseline_metrics(store, {"train": both, "test": splits["test"]}, settings)
+    for name, own in found.items():
+        assert own == {"validation": plain[name]["validation"], "test": again[name]["test"]}
+    assert found["popularity"]["test"] != plain["popularity"]["test"]

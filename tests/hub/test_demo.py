@@ -29,6 +29,7 @@ from served_runs import KINDS, save
 TEXT = {
     **TINY,
     "data": {**TINY["data"], "statistics": "basic"},
+    "model": {**TINY["model"], "sink_signal": ["recency", "statistic:user_rate"]},
     "training": {**TINY["training"], "learning_rate": 0.02},
 }
 EVENTS = {

@@ -324,6 +324,20 @@ def test_factors_equal_the_loop_whole_and_in_parts(seed, options, wanted, part, 
         assert np.ptp(expected) > 0.5
 
 
+def test_factors_that_training_leaves_at_nothing_have_no_scale_of_their_own(monkeypatch):
+    """A ridge shrinks them to rounding; by its spread, a score as small that comes later would be hundreds of standard deviations."""
+    monkeypatch.setattr(factors, "FIRST", 20)
+    log = make_log(0, num_events=110)
+    reader = StatisticsReader.fit(log, np.arange(20, 90), "factors")
+    spread = reader.raw(log, np.arange(20, 90)).std()
+    assert 0 < spread < 1e-3 * factors.LEAST_SPREAD
+    assert reader.scale == (factors.LEAST_SPREAD,)
+    assert np.abs(reader.scaled(np.full((1, 1), 300 * spread))).max() < 0.3
+    monkeypatch.setattr(factors, "RIDGE", 1.0)
+    monkeypatch.setattr(factors, "_counted", {})
+    assert StatisticsReader.fit(log, np.arange(20, 90), "factors").scale[0] > 3 * factors.LEAST_SPREAD
+
+
 def test_factors_do_not_change_when_the_log_goes_on(monkeypatch):
     for name, value in {"FIRST": 20, "RIDGE": 1.0}.items():
         monkeypatch.setattr(factors, name, value)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmctr.data.logs.retrieval import Retrieval
 
 _CHUNK = 8192  # rows planned at once; bounds the memory of `lengths`
+_BUILT = 1024  # rows of them, at a time
 
 
 def feedback_codes(names: Sequence[str], prompt: Any) -> np.ndarray:
@@ -189,9 +190,16 @@ class TextView(LogBatches):
             whose history is longer than the processor's number of behaviours; `samples_truncated`: samples that lost selected
             behaviours to `max_length`, and `share_truncated`; `share_emptied`: those that lost all of them, of which the last alone is longer
             than the room beside the target; `behaviors_shown`, `behaviors_dropped` and `share_dropped`.
+
+        Raises:
+            ValueError: a sample that no batch could hold, before there is one.
         """
         events = self.log.positions(events)
         length, shown, dropped = self._plan(events)
+        if self.processor.layout == "fields":  # whose lines only whole rows show: one for each target is built
+            targets = events[np.unique(self.log.item[events], return_index=True)[1]]
+            for some in blocks(len(targets), _BUILT):
+                self._call(self.processor.assemble, targets[some])
         samples, selected = max(len(events), 1), max(int(shown.sum() + dropped.sum()), 1)
         return {
             "samples": len(events),
@@ -244,8 +252,10 @@ def unread_signal(name: str) -> ValueError:
     )
 
 
-def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """(E,) raw statistics of every event of a log at its time, NaN where not known, of some names that a reader knows.
+def behavior_statistics(
+    log: InteractionLog, reader: Any, names: Sequence[str], events: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """(E,) raw statistics of events of a log (default: of all) at their times, NaN where not known, of some names that a reader knows.
 
     Raises:
         ValueError: a name that the reader has not.
@@ -255,7 +265,8 @@ def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) 
     unknown = [name for name in names if reader is None or name not in reader.names]
     if unknown:
         raise unread_signal(unknown[0])
-    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, np.arange(log.num_events))
+    events = np.arange(log.num_events) if events is None else events
+    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, events)
     return dict(zip(names, raw.T))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 
+from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.guess.sample import is_called_label
 from lmctr.data.leaks import Finding, duplicate_rows, row_hashes, settle, times_in_another_unit
 
@@ -67,18 +69,26 @@ def _called_labels(store: ImpressionStore) -> list[Finding]:
 
 
 def _ordering_fields(store: ImpressionStore, held: np.ndarray) -> list[Finding]:
-    """Numbers of ads that put nearly all pairs of an impression's ads in the order of their ranks."""
+    """Numbers of ads, codes among them, that put nearly all pairs of an impression's ads in the order of their ranks."""
     names = [field.name for field in store.processor.ad.ordered_fields() if field.kind == "value"]
+    codes = _codes(store.processor.ad)
+    names += codes
     if not names:
         return []
     rows = held[:: max(1, len(held) // _IMPRESSIONS)]
     right, pairs = np.zeros(len(names)), 0
     for row in rows:
         own = slice(store.offsets[row], store.offsets[row + 1])
-        ranks, values = np.asarray(store.ranks[own]), np.asarray(store.ad_numeric_values[own])
+        ranks, values = (
+            np.asarray(store.ranks[own]),
+            [numbers[store.ad_input_ids[own, at]] for at, numbers in codes.values()],
+        )
+        values = np.column_stack(
+            [*(() if store.ad_numeric_values is None else store.ad_numeric_values[own].T), *values]
+        )
         order = np.sign(ranks[:, None] - ranks[None])
         pairs += int((order > 0).sum())
-        agree = np.sign(values[:, None] - values[None]) * order[..., None]
+        agree = np.nan_to_num(np.sign(values[:, None] - values[None])) * order[..., None]
         right += ((agree > 0).sum(axis=(0, 1)) + 0.5 * ((agree == 0) & (order != 0)[..., None]).sum(axis=(0, 1))) / 2
     if pairs < 200:
         return []
@@ -91,3 +101,15 @@ def _ordering_fields(store: ImpressionStore, held: np.ndarray) -> list[Finding]:
         for name, share in zip(names, np.maximum(right / pairs, 1 - right / pairs))
         if share > _SURE
     ]
+
+
+def _codes(ads: TabularFeatureProcessor) -> dict[str, tuple[int, np.ndarray]]:
+    """Categorical fields whose values are numbers, as a second column of positions is: place among the ids, and the number of each id, NaN of none."""
+    found = {}
+    for place, field in enumerate(field for field in ads.ordered_fields() if field.kind == "id"):
+        known = ads.state.vocabularies.get(field.name)
+        if known is not None and ads.value_types.get(field.name) in ("integer", "number"):
+            numbers = np.full(known.first_id + len(known.values), np.nan)
+            numbers[known.first_id :] = known.values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            found[field.name] = (place, numbers)
+    return found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lmctr.data.batches.text import feedback_codes
+from lmctr.data.batches.text import behavior_statistics, feedback_codes
 from lmctr.data.logs.log import InteractionLog
 from lmctr.hub.examples import example_rows
 from lmctr.runs.answers import load_item_statistics
@@ -144,13 +144,18 @@ def _texts(
     """Behaviours and candidates as texts; with items' ids where statistics are counted by them."""
     shown = processor.item_texts(log.catalogue.take(items))
     of_behaviors = processor.item_texts if processor.prompt.behavior_item is None else processor.behavior_texts
-    history = _events(log, events, processor.needs_values)
+    history = _events(log, events)
     if processor.needs_feedback:
         codes = feedback_codes(log.feedback_names, processor.prompt)[log.feedback[events]]
         for entry, code in zip(history, codes):
             entry["feedback"] = processor.prompt.feedback_names[code]
     for entry, text in zip(history, of_behaviors(log.catalogue.take(log.item[events]))):
         entry["text"] = text
+    for name, values in behavior_statistics(
+        log, processor.statistics_reader, processor.sink_statistics, events
+    ).items():
+        for entry, value in zip(history, values):
+            entry.setdefault("statistics", {})[name] = None if np.isnan(value) else float(value)
     candidates = [{"text": text} for text in shown]
     if processor.statistics_reader is not None:
         ids = log.catalogue["item_id"]
@@ -166,7 +171,7 @@ def _ids(
     log: InteractionLog, processor: Any, events: np.ndarray, items: np.ndarray
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     ids = log.catalogue["item_id"]
-    history = _events(log, events, log.feedback_values is not None)
+    history = _events(log, events)
     for entry, event in zip(history, events):
         entry |= {"item": ids[int(log.item[event])].as_py(), "behavior": log.feedback_names[log.feedback[event]]}
         if log.scenario is not None:
@@ -176,10 +181,10 @@ def _ids(
     return history, [{"item": ids[int(item)].as_py()} for item in items]
 
 
-def _events(log: InteractionLog, events: np.ndarray, values: bool) -> list[dict[str, Any]]:
+def _events(log: InteractionLog, events: np.ndarray) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = [{"time": int(log.time[event])} for event in events]
     for entry, event in zip(entries, events):
-        if values and log.feedback_values is not None and not np.isnan(log.feedback_values[event]):
+        if log.feedback_values is not None and not np.isnan(log.feedback_values[event]):
             entry["value"] = float(log.feedback_values[event])
     return entries
 

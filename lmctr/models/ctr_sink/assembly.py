@@ -267,8 +267,8 @@ def make_plan(
     group first (of two equally far, the one of the earlier group). The target is never cut.
 
     Raises:
-        ValueError: head and target alone exceed the maximum length; a behaviour of unknown feedback with groups; a
-            similarity that is missing or no cosine. Messages name the row of the batch.
+        ValueError: head and target alone exceed the maximum length; a target without a token to read; a behaviour of unknown feedback
+            with groups; a similarity that is missing or no cosine. Messages name the row of the batch.
     """
     offsets, event, similarity = _select(settings, events, samples, candidates)
     row = np.repeat(np.arange(len(samples)), np.diff(offsets))
@@ -289,6 +289,13 @@ def make_plan(
     is_empty = np.diff(offsets) == 0
     fixed = pieces.head[1] + pieces.prefix[1] + pieces.suffix[1] + is_empty * pieces.empty[1]
     fixed = fixed + pieces.item_length[samples.target]
+    unread = pieces.item_length[samples.target] + pieces.prefix[1] + pieces.suffix_text == 0
+    if np.any(unread):
+        raise RowError(
+            int(np.argmax(unread)),
+            "the target's text is empty and the prompt has no text around the target; "
+            "give the target a text or write some text around {item} in the prompt's target",
+        )
     if settings.layout == "fields":  # every history has its header, also where it is empty
         fixed = fixed + pieces.header_length.sum()
     if settings.max_length is not None and np.any(fixed > settings.max_length):
@@ -440,12 +447,20 @@ def _as_fields(settings: AssemblySettings, arrays: dict[str, np.ndarray]) -> dic
         raise RowError(
             wrong,
             f"its texts make {int(found[wrong])} fields, but the prompt makes {settings.num_fields}: {histories} histories and a target "
-            f"of {settings.num_fields - histories} lines; give the target's text so many lines, and behaviours texts of one line",
+            f"of {settings.num_fields - histories} lines; give the target's text so many lines",
         )
     number = np.cumsum(between, axis=1)
     histories = settings.feedback_codes - 1
     number = np.where(number < histories, histories - 1 - number, number)
     real &= ~between
+    for place in range(settings.num_fields):
+        without = ~np.any(real & (number == place), axis=1)
+        if without.any():
+            raise RowError(
+                int(np.argmax(without)),
+                f"text field {place} of {settings.num_fields} is empty, and the tokenizer puts nothing around it; write some text before the column in "
+                "the prompt's item template, or in the prompt's header of a history",
+            )
     return {
         **arrays,
         "input_ids": np.where(between, settings.pad_id, arrays["input_ids"]),
@@ -499,12 +514,6 @@ def _target_mask(
     empty = lengths[close - 2] == 0
     first = np.where(empty, token_offsets[close - 3], token_offsets[close - 2]) + shift
     stop = token_offsets[close - 1] + empty * pieces.suffix_text + shift
-    if np.any(first >= stop):
-        raise RowError(
-            int(np.argmax(first >= stop)),
-            "the target's text is empty and the prompt has no text around the target; "
-            "give the target a text or write some text around {item} in the prompt's target",
-        )
     columns = np.arange(shape[1])
     return (columns >= first[:, None]) & (columns < stop[:, None])
 

@@ -105,8 +105,9 @@ class CTRSinkProcessor(ProcessorMixin):
             only each element and the number of elements need positions in the backbone, so it may be raised. `"fields"` (with
             `feedback="groups"`) adds it too: the number of the text field. Fields are the groups, the last feedback's first, each with
             its header even where it is empty, then the lines of the target's text; each has the tokenizer's special tokens of
-            its own. The prompt's item template gives a target its lines, its `behavior_item` behaviours texts of one line; the
-            prompt's `empty_history` is not read.
+            its own. The prompt's item template gives a target its lines, its `behavior_item` behaviours texts of one line, whatever
+            the columns hold: breaks in them are blanks, and a line of columns without a value stays, empty. The prompt's
+            `empty_history` is not read.
         sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
             its id up, so the language model's vocabulary need not grow.
         sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
@@ -334,6 +335,11 @@ class CTRSinkProcessor(ProcessorMixin):
                 f"the prompt {self.prompt.name!r} describes no feedback, which feedback={self.feedback!r} needs; "
                 f"add its `feedback` list (name, word, header)"
             )
+        if self.layout == "fields" and "\n" in (self.prompt.behavior_item or self.prompt.item):
+            raise ValueError(
+                f"the prompt {self.prompt.name!r} writes behaviours of several lines, which are fields with layout='fields'; give it a "
+                "`behavior_item` of one line, such as '{title}'"
+            )
         if "feedback" in signals and self.num_sink_buckets < len(self.prompt.feedback_names):
             raise ValueError(
                 f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the "
@@ -413,11 +419,11 @@ class CTRSinkProcessor(ProcessorMixin):
 
     def item_texts(self, catalogue: pa.Table) -> list[str]:
         """Texts of a catalogue's items by the prompt's item template."""
-        return self.prompt.item_texts(catalogue)
+        return self.prompt.item_texts(catalogue, keep_lines=self.layout == "fields")
 
     def behavior_texts(self, catalogue: pa.Table) -> list[str]:
         """Texts of a catalogue's items as behaviours, by the prompt's template for them."""
-        return self.prompt.behavior_texts(catalogue)
+        return self.prompt.behavior_texts(catalogue, keep_lines=self.layout == "fields")
 
     def encode_items(self, texts: Sequence[str | None]) -> Pieces:
         """Tokenise item texts once.
@@ -433,12 +439,13 @@ class CTRSinkProcessor(ProcessorMixin):
 
     def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
         blank = " " if self._blanks["item"] else ""
-        clean = [str(text).strip() if text is not None else "" for text in texts]
+        clean = [str(text) if text is not None else "" for text in texts]
         counts = np.ones(len(clean), dtype=np.int64)
         if self.layout == "fields":
             lines = [text.split("\n") for text in clean]
             counts = np.array([len(parts) for parts in lines], dtype=np.int64)
-            clean = [line.strip() for parts in lines for line in parts]
+            clean = [line for parts in lines for line in parts]
+        clean = [text.strip() for text in clean]
         # Lines are fields, which begin a text of their own; what has one line stands in a text.
         clean = [
             blank + text if text and not opens else text for text, opens in zip(clean, np.repeat(counts > 1, counts))
@@ -577,7 +584,8 @@ class CTRSinkProcessor(ProcessorMixin):
         target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
         time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
         check_times(time, target_time, offsets)
-        texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
+        texts = [self._one_line(entry["text"]) for _, _, entry in flat]
+        texts += [self._all_lines(target_text(t, b)) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = value = None
@@ -593,6 +601,16 @@ class CTRSinkProcessor(ProcessorMixin):
         events = self.event_table(item[: len(flat)], time, feedback, value, statistics)
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
+
+    def _one_line(self, text: str | None) -> str | None:
+        """A behaviour's text, which is part of a field, as the prompt writes those of a catalogue."""
+        return text.replace("\n", " ") if text is not None and self.layout == "fields" else text
+
+    def _all_lines(self, text: str | None) -> str | None:
+        """A target's text: lines without text that the item template gives count, others at its ends do not."""
+        if self.layout != "fields" or (text is not None and text.count("\n") + 1 == self.num_target_fields):
+            return text
+        return (text or "").strip() or "\n" * (self.num_target_fields - 1)
 
     @staticmethod
     def as_target(text: Any) -> dict[str, Any]:

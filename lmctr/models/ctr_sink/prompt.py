@@ -103,6 +103,11 @@ class ItemTemplate:
         """Text of one item from its values by column name."""
         return self.fill(values).strip()
 
+    def render_lines(self, values: Mapping[str, Any]) -> str:
+        """Text with the lines of the template and no others: breaks in values are blanks, a line without values stays, empty."""
+        text = self.fill({column: _value_text(values[column]).replace("\n", " ") for column in self.columns})
+        return "\n".join(line.strip() for line in text.split("\n"))
+
     def fill(self, values: Mapping[str, Any]) -> str:
         """The text with the blanks at its ends."""
         texts = {
@@ -116,8 +121,11 @@ class ItemTemplate:
             out.extend(texts[t] if is_column else t for is_column, t in items)
         return "".join(out)
 
-    def render_table(self, table: pa.Table) -> list[str]:
+    def render_table(self, table: pa.Table, keep_lines: bool = False) -> list[str]:
         """Texts of all rows of a catalogue. Numbers of float32 are written in as few digits as tell them (17.6, not 17.600000381469727).
+
+        Args:
+            table: the catalogue. keep_lines: whether each text has the template's lines and no others (`render_lines`).
 
         Raises:
             ValueError: a column of the template is missing, and the message names the nearest one; or it holds objects.
@@ -130,7 +138,8 @@ class ItemTemplate:
                     )
                 )
         columns = [_plain_values(table.column(column), column) for column in self.columns]
-        return [self.render(dict(zip(self.columns, row))) for row in zip(*columns)]
+        render = self.render_lines if keep_lines else self.render
+        return [render(dict(zip(self.columns, row))) for row in zip(*columns)]
 
 
 def _plain_values(values: pa.ChunkedArray, column: str) -> list[Any]:
@@ -239,13 +248,13 @@ class Prompt:
         """Whether a feedback word tells graded feedback."""
         return any(entry.tells_value for entry in self.feedback)
 
-    def item_texts(self, table: pa.Table) -> list[str]:
+    def item_texts(self, table: pa.Table, keep_lines: bool = False) -> list[str]:
         """Texts of a catalogue's items by the `item` template."""
-        return ItemTemplate(self.item).render_table(table)
+        return ItemTemplate(self.item).render_table(table, keep_lines)
 
-    def behavior_texts(self, table: pa.Table) -> list[str]:
+    def behavior_texts(self, table: pa.Table, keep_lines: bool = False) -> list[str]:
         """Texts of a catalogue's items as behaviours, by the `behavior_item` template (by `item` when there is none)."""
-        return ItemTemplate(self.behavior_item or self.item).render_table(table)
+        return ItemTemplate(self.behavior_item or self.item).render_table(table, keep_lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `from_dict` takes them."""

@@ -64,6 +64,10 @@ def reads_log(
     """Whether the rows of an input (a path, or what Python holds) are to be joined with a log: where one is named; a table for a run of texts
     or events; a table that lacks `columns` that the run's processor reads (those that tell of histories), for a run of a log. names: of the input's
     columns, where it has no line of them."""
+    if kind == "impressions" and log is not None:
+        raise ValueError(
+            f"the log {log!r} is not read: this run ranks the ads that requests bring along, with no history of the user"
+        )
     if log is not None:
         return True
     if kind == "impressions" or not _is_table(source):

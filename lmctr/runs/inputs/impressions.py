@@ -183,7 +183,8 @@ class ImpressionInput(StoredInput):
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         parts = {part: self.rows(part) for part in ("validation", "test")}
         train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
-        return impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed), len(train)
+        found = impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed, refit)
+        return found, len(train) + (len(parts["validation"]) if refit else 0)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import write_csv
 
 _WANTED = {
-    "samples": "the family {family!r} scores ads of impressions, whose columns are not shuffled; this measure is for families of texts, tables and sequences",
+    "samples": "the family {family!r} ranks ads of impressions, which have no clicks; this measure is for families of texts, tables and sequences",
     "text": "the family {family!r} reads no texts; this measure is for CTR-Sink",
     "tabular": "the family {family!r} reads no tables; this measure is for tabular families",
     "sequence": "a run of the family {family!r} has no event sequences; this measure is for sequence families, for example astro and "

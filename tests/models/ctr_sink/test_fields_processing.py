@@ -1,6 +1,7 @@
 """Fields of the layout "fields" from the processor, against texts that are put together by hand."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from test_processing import as_input, history_of
@@ -134,6 +135,56 @@ def test_from_the_processor_to_a_score(tokenizers, kind, tmp_path):
     assert len(set(together.tolist())) == 3
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_have_the_lines_of_the_template_whatever_their_columns_hold(tokenizers, kind):
+    """Breaks in a title make no field, and a title or genres that are missing lose none; requests without text read alike."""
+    prompt = {"base": "movielens_fields/en", "item": "Title: {title}\nGenres: {genres}[ by {author}]"}
+    processor = processor_of(tokenizers[kind], prompt=prompt)
+    catalogue = pa.table(
+        {
+            "title": ["Heat\n(1995)", None, "Casino"],
+            "genres": [None, "Crime", "Crime\r\nDrama"],
+            "author": [None, None, "A\nB"],
+        }
+    )
+    texts = processor.item_texts(catalogue)
+    assert texts == [
+        "Title: Heat (1995)\nGenres:",
+        "Title:\nGenres: Crime",
+        "Title: Casino\nGenres: Crime\r Drama by A B",
+    ]
+    assert processor.behavior_texts(catalogue) == ["Heat (1995)", "", "Casino"]
+    history = [{"text": "\nHeat\n(1995)\n", "time": 1, "feedback": "liked"}]
+    batch = processor(histories=[history] * 3, targets=[*texts[:2], f"\n{texts[2]}\n"], times=[2] * 3)
+    history = [{**history[0], "text": "Heat (1995)"}]
+    alone = processor(histories=[history], targets=[texts[2]], times=[2])
+    assert (batch["field_ids"].amax(1) == 3).all()
+    read = [one["input_ids"][row][one["field_ids"][row] >= 0].tolist() for one, row in ((batch, 2), (alone, 0))]
+    assert read[0] == read[1]
+
+
+def test_a_title_or_a_line_that_is_empty_is_a_field(tokenizers):
+    prompt = {"base": "movielens_fields/en", "item": "{title}\n{genres}"}
+    processor = processor_of(tokenizers["bert"], prompt=prompt)
+    columns = {"title": [None, "Heat", None], "genres": ["Crime", None, None]}
+    texts = processor.item_texts(pa.table(columns))
+    assert texts == ["\nCrime", "Heat\n", "\n"]
+    call = {"histories": [[]] * 5, "times": [2] * 5}
+    batch = processor(targets=[*texts, None, {"text": ""}], **call)
+    inside = [[int((row == field).sum()) for field in (2, 3)] for row in batch["field_ids"]]
+    words = {title: len(pieces(processor.tokenizer, title)) for title in ("Crime", "Heat")}
+    assert inside == [
+        [2, 2 + words["Crime"]],
+        [2 + words["Heat"], 2],
+        [2, 2],
+        [2, 2],
+        [2, 2],
+    ]  # [CLS] and [SEP] of each
+    decoder = processor_of(tokenizers["qwen"], prompt=prompt)
+    with pytest.raises(ValueError, match=r"row 1: text field 3 of 4 is empty, .*; write some text before the column"):
+        decoder(targets=["Heat\nCrime", "Heat\n"], histories=[[]] * 2, times=[2] * 2)
+
+
 def test_errors(tokenizers):
     with pytest.raises(ValueError, match="feedback='inline' is not accepted; use 'groups' with layout='fields'"):
         processor_of(tokenizers["bert"], feedback="inline")
@@ -143,6 +194,9 @@ def test_errors(tokenizers):
         ValueError, match="row 0: its texts make 3 fields, but the prompt makes 4: 2 histories and a target of 2 lines"
     ):
         processor(targets=["Heat"], **call)
-    call["histories"][0][0]["text"] = "Heat\nCrime"
     with pytest.raises(ValueError, match="row 0: its texts make 5 fields"):
-        processor(targets=[TARGETS[0]], **call)
+        processor(targets=[f"{TARGETS[0]}\nmore"], **call)
+    with pytest.raises(
+        ValueError, match=r"writes behaviours of several lines, .*; give it a `behavior_item` of one line"
+    ):
+        processor_of(tokenizers["bert"], prompt={"base": "generic/en", "item": "{title}\n{genres}"})
