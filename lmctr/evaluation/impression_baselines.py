@@ -6,7 +6,8 @@
 - gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
   that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
 
-Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as `lmctr.data.impressions.store.ImpressionStore` has them.
+Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as
+`lmctr.data.impressions.store.ImpressionStore` has them.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ SWEEPS = 2
 NOISE = 0.1
 LEAST_SPREAD = 0.01
 """All chosen on the validation parts of MovieLens latest-small, two earlier releases of it, 100K, and half of 1M; the weights of clicks on those of
-latest-small's high ratings and of New York's check-ins. The noise keeps factors that early events left at 0 from staying there. Where the ridge leaves them at 0 throughout training, what is left of it in scores
-of residuals has no scale of its own: these are at least on that of a hundredth of a standard deviation, so that later ones are no outliers."""
+latest-small's high ratings and of New York's check-ins. The noise keeps factors that early events left at 0 from staying there. Where the ridge
+leaves them at 0 throughout training, what is left of it in scores of residuals has no scale of its own: these are at least on that of a hundredth of a
+standard deviation, so that later ones are no outliers."""
 _PART = 1 << 18  # events that are counted at once
 _KEPT = 2
 _counted: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
