@@ -48,7 +48,7 @@ from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
-from lmctr.utils.files import json_text, read_json, write_json, write_text
+from lmctr.utils.files import expanded, json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
@@ -220,7 +220,7 @@ class Training:
         }
         self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
         if self.args.from_run is not None:
-            earlier, own = (Path(path).expanduser().resolve() for path in (self.args.from_run, folder.path))
+            earlier, own = (expanded(path).resolve() for path in (self.args.from_run, folder.path))
             if own == earlier or own in earlier.parents:
                 raise ValueError(
                     f"training.from_run: {self.args.from_run} is the run's own output_dir {folder.path}; train into another folder"

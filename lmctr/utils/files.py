@@ -33,6 +33,11 @@ def as_path(value: Any, where: str) -> Path:
     return Path(value)
 
 
+def expanded(path: str | Path) -> Path:
+    """A path whose `~` or `~user` at its start is that one's home; as it is where there is no such user, for a file may be called so."""
+    return Path(os.path.expanduser(path))
+
+
 def is_utf_8(stream: Any) -> bool:
     """Whether a standard stream is UTF-8, or stands in for one, as some programs' own do, and cannot be made so."""
     return not hasattr(stream, "reconfigure") or codecs.lookup(stream.encoding).name == "utf-8"
