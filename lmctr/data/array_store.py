@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_LONGEST_NAME = 50  # characters of the data's in that of a folder
+
+
 class ArrayStore(ABC):
     """Named arrays of processed data, with the processor that made them.
 
@@ -151,7 +154,7 @@ class ArrayStore(ABC):
         """`build` of a store; `options` go to the processor's `fit` and to `_fill`."""
         target = None
         if directory is not None:
-            name = re.sub(r"[^\w.-]", "-", source.info.name) or "table"
+            name = re.sub(r"[^\w.-]", "-", source.info.name)[:_LONGEST_NAME] or "table"
             target = Path(directory) / f"{name}-{cls.key(source, processor)}"
             if not rebuild and (target / cls.header_file).is_file():
                 return cls.load(target)

@@ -38,6 +38,11 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def for_arrow(path: str | Path) -> str:
+    """A path of which pyarrow cannot take the start, as in exp:1/..., for the scheme of an address."""
+    return os.path.abspath(path)
+
+
 def is_utf_8(stream: Any) -> bool:
     """Whether a standard stream is UTF-8, or stands in for one, as some programs' own do, and cannot be made so."""
     return not hasattr(stream, "reconfigure") or codecs.lookup(stream.encoding).name == "utf-8"
@@ -126,7 +131,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     killed process left beside `path` is deleted. Errors name `path`.
     """
     path = Path(path)
-    temporary = new_beside(path)
+    temporary = new_beside(Path(for_arrow(path)))
     remove_left(path)
     try:
         with suppress(FileNotFoundError):

@@ -5,10 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lmctr.utils.files import parse_json, parse_yaml, read_json, read_yaml, replacing, write_json, write_text
+from lmctr.utils.parquet import read_parquet
 
 _BOMB = b"l0: &l0 [" + b"1, " * 9 + b"1]\n"
 _BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 9)) for n in range(1, 11))
@@ -140,6 +144,15 @@ def test_every_name_that_the_system_takes_can_be_written(name, tmp_path):
     with pytest.raises(OSError, match="name too long") as told, replacing(tmp_path / (255 * "é")):
         pytest.fail("the work was done before")
     assert told.value.filename == str(tmp_path / (255 * "é"))
+
+
+def test_no_path_is_an_address(tmp_path, monkeypatch):
+    """As pyarrow takes exp:1/... for one."""
+    monkeypatch.chdir(tmp_path)
+    Path("exp:1").mkdir()
+    with replacing("exp:1/a.parquet") as temporary:
+        pq.write_table(pa.table({"a": [1]}), temporary)
+    assert read_parquet("exp:1/a.parquet")["a"].to_pylist() == [1]
 
 
 def test_an_error_names_the_file_itself(tmp_path):
