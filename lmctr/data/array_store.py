@@ -11,8 +11,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import uuid
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +21,10 @@ import numpy as np
 from lmctr.data import hf_datasets
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
-from lmctr.utils.files import is_running, read_json, write_json
+from lmctr.utils.files import new_beside, read_json, remove_left, write_json
+
+
+_LONGEST_NAME = 50  # characters of the data's in that of a folder
 
 
 class ArrayStore(ABC):
@@ -150,7 +151,7 @@ class ArrayStore(ABC):
         """`build` of a store; `options` go to the processor's `fit` and to `_fill`."""
         target = None
         if directory is not None:
-            name = re.sub(r"[^\w.-]", "-", source.info.name) or "table"
+            name = re.sub(r"[^\w.-]", "-", source.info.name)[:_LONGEST_NAME] or "table"
             target = Path(directory) / f"{name}-{cls.key(source, processor)}"
             if not rebuild and (target / cls.header_file).is_file():
                 return cls.load(target)
@@ -159,8 +160,8 @@ class ArrayStore(ABC):
         if target is None:
             return cls._fill(MemoryWriter(), source, processor, **options)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
-        unfinished = target.with_name(f"{target.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.tmp")
+        remove_left(target)
+        unfinished = new_beside(target)
         unfinished.mkdir()
         writer = FileWriter(unfinished)
         try:
@@ -214,14 +215,6 @@ class ArrayStore(ABC):
 def smallest_integer(size: int) -> type[np.signedinteger]:
     """The smallest signed integers that hold ids below `size`."""
     return next(kind for kind in (np.int8, np.int16, np.int32) if size - 1 <= np.iinfo(kind).max)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Removes what interrupted builds of this machine left, those of running processes not."""
-    for path in target.parent.glob(f"{target.name}.{socket.gethostname()}-*.tmp"):
-        pid = path.name.removesuffix(".tmp").split("-")[-2]
-        if pid.isdecimal() and not is_running(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 class MemoryWriter:

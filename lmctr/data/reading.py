@@ -22,7 +22,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.utils.arrow import is_number, whole_numbers
-from lmctr.utils.files import parse_json
+from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
 
@@ -334,7 +334,7 @@ def _read_parquet(
     tables = []
     what = f"reading {files[0].name}" if len(files) == 1 else f"reading {files[0].parent.name}"
     for path in over(files, what, "files", show=progress):
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(for_arrow(path)) as file:
             check_columns(file.schema_arrow.names, wanted, str(path))
             table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):

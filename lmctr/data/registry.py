@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.utils.files import read_yaml
+from lmctr.utils.files import expanded, read_yaml
 from lmctr.utils.lazy import load_target
 from lmctr.utils.suggest import did_you_mean, refuse_unknown
 
@@ -225,7 +225,7 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     for own in DATASETS if kind is None else (kind,):
         if name in DATASETS[own]:
             return Loader(own, _resolve(DATASETS[own][name]), f"options of the {_WORDS[own]} {name!r}")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name.startswith("hf://"):
         return _of_hub(name, kind)
     if is_schema(path):
@@ -306,7 +306,7 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
     whose options say which column is what."""
     from lmctr.data.logs.log import LOG_FILE
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     if os.fspath(name).startswith("hf://"):
         return "columns" in options
     if is_schema(path):

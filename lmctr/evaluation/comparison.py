@@ -26,7 +26,7 @@ from lmctr.evaluation.significance import (
     paired_t_test,
 )
 from lmctr.models.common.base import IGNORED_LABEL
-from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.files import for_arrow, read_json, read_yaml
 from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import spread_cells
 
@@ -159,7 +159,7 @@ def read_predictions(run_dir: str | Path, split: str = "test", label: str | None
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: the run keeps no scores of the {split} split")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(for_arrow(path))
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged and cannot be read ({error})") from error
     missing = [name for name in _NEEDED if name not in table.column_names]

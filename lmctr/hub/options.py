@@ -48,7 +48,9 @@ class PushOptions(_CardContent):
     run: str = option("run folder", positional=True, metavar="RUN")
     repo_id: str = option("repository; made where it does not exist", positional=True, metavar="USER/NAME")
     private: bool = option("make a new repository private; a public one that is there is refused", False)
-    revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
+    revision: str | None = option(
+        "branch to commit to, made where it does not exist; or refs/pr/N", None, metavar="BRANCH"
+    )
     commit_message: str | None = option("message of the commit", None, metavar="TEXT")
     coarse_statistics: int | None = option(
         "of the items' statistics share every N-th step of their course only, not each event's second and label: histories are then counted "

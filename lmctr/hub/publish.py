@@ -122,7 +122,7 @@ def push_run(
         repo_id: "user/name"; the repository is made where it does not exist.
         private: whether a new repository is private; None takes the account's default. An existing one is left as it is; a public one is
             refused with True.
-        revision: branch to commit to, made where it does not exist; default "main".
+        revision: branch to commit to, made where it does not exist, or a pull request that is open, "refs/pr/1"; default "main".
         commit_message: default "Add <model type> model".
         licence: licence identifier for the card's header, see `build_card`.
         seed_runs: further seeds for the card, see `build_card`.
@@ -165,7 +165,9 @@ def push_run(
             f"repository {repo_id!r} is there and public, nothing was uploaded: make it private in its settings, give another name, or "
             "leave out --private (private=True)"
         )
-    if revision is not None and revision != "main":
+    if (
+        revision is not None and revision != "main" and not revision.startswith("refs/")
+    ):  # a pull request is opened there
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
     before = ask_hub(what, lambda: api.model_info(repo_id, revision=revision))

@@ -20,6 +20,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 from lmctr.statistics import ItemStatistics
+from lmctr.utils.files import for_arrow
 
 _LEAST_ROWS, _LEAST_SHARE, _LOOKED_AT = 20, 0.01, 100
 _PERSONAL = re.compile(  # any word of a field's name
@@ -75,7 +76,7 @@ def shared_vocabularies(folder: RunFolder) -> dict[str, int]:
             elif name == "sequence_features.parquet":
                 sizes.update(_counted(path, "feature"))
             elif name in ("sequence_items.parquet", ITEM_STATISTICS):
-                sizes["items"] = max(sizes["items"], pq.read_metadata(path).num_rows)
+                sizes["items"] = max(sizes["items"], pq.read_metadata(for_arrow(path)).num_rows)
         except pa.ArrowInvalid as error:
             raise ValueError(
                 f"{path} is no parquet file, or a damaged one ({error}); put the run's own back"
@@ -105,7 +106,7 @@ def coarse_table(folder: RunFolder, every: int) -> dict[str, bytes]:
 
 def _counted(path: Path, column: str) -> Counter[Any]:
     found: Counter[Any] = Counter()
-    with pq.ParquetFile(path, read_dictionary=[column]) as file:
+    with pq.ParquetFile(for_arrow(path), read_dictionary=[column]) as file:
         for batch in file.iter_batches(columns=[column]):
             counts = batch.column(0).value_counts()
             found.update(dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist())))

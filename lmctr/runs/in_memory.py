@@ -16,7 +16,7 @@ from lmctr.runs.find import GROUPS, is_data_file
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.options import DataFiles, TrainOptions
 from lmctr.runs.recipe import Recipe
-from lmctr.utils.files import replacing
+from lmctr.utils.files import for_arrow, replacing
 from lmctr.utils.suggest import refuse_unknown, reworded
 
 _NAMES = ("model", *DataFiles.__dataclass_fields__)
@@ -57,7 +57,7 @@ def options_for(
             raise ValueError("output_dir is missing: data in memory have no name to make one from")
         paths[name] = path = f"{output_dir}.data/{name}.parquet"
         if Path(path).is_file() and not overwrite and RunFolder(Path(output_dir)).started:
-            found = pq.read_table(path)
+            found = pq.read_table(for_arrow(path))
             if not (found.equals(table) or found.to_pandas().equals(table.to_pandas())):  # to pandas alone NaN is NaN
                 raise ValueError(
                     f"the run in {output_dir} was trained on other data, which are in {path}; give another output_dir, or overwrite=True"

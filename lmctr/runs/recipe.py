@@ -26,6 +26,7 @@ from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.runs.words import OTHER_WORDS
 from lmctr.training.arguments import REFUSED, CTRTrainingArguments
 from lmctr.utils import files
+from lmctr.utils.files import expanded
 from lmctr.utils.rows import unformatted
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 from lmctr.utils.values import Values, Wording, dataclass_values, read_values, show
@@ -286,7 +287,7 @@ def _find_beside(groups: dict[str, Any], recipe: Path) -> None:
     """Data that a recipe names by a file beside it, such as the schema of `lmctr init`, are found from every folder."""
     data = groups.get("data")
     name = data.get("name") if isinstance(data, dict) else None
-    if isinstance(name, str) and not Path(name).expanduser().exists() and (recipe.parent / name).is_file():
+    if isinstance(name, str) and not expanded(name).exists() and (recipe.parent / name).is_file():
         data["name"] = str(recipe.parent / name)
 
 

@@ -18,11 +18,12 @@ from lmctr.data.guess.found import STATED
 from lmctr.data.logs.splits import split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.names import names_from
+from lmctr.data.reading import printable
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS, RECIPE, is_data_file
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
-from lmctr.utils.files import read_yaml, write_text
+from lmctr.utils.files import expanded, read_yaml, write_text
 from lmctr.utils.progress import step
 
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
@@ -67,7 +68,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     _write(
         folder / "schema.yaml",
-        _SCHEMA_HEAD.format(events=events, room="tables.load" if is_table else "logs.table")
+        _SCHEMA_HEAD.format(events=printable(events), room="tables.load" if is_table else "logs.table")
         + "".join(f"# {line}\n" for line in guess.lines()),
         schema,
     )
@@ -81,7 +82,11 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         say(_checked(folder / "schema.yaml"))
     for family in starts:
         recipe = starting_recipe(family, guess, {"name": "schema.yaml"})
-        _write(folder / f"{family}.yaml", _RECIPE_HEAD.format(family=family, train=_train(folder, family)), recipe)
+        _write(
+            folder / f"{family}.yaml",
+            _RECIPE_HEAD.format(family=family, train=printable(_train(folder, family))),
+            recipe,
+        )
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
     say("\nnext:")
     schema_file, sample_file = (shlex.quote(str(folder / name)) for name in ("schema.yaml", "sample.parquet"))
@@ -146,7 +151,7 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
     if options.from_run is not None:
         from lmctr.runs.folder import RunFolder  # loads torch, which `lmctr init` has no use for
 
-        earlier = RunFolder(Path(options.from_run).expanduser()).recipe()
+        earlier = RunFolder(expanded(options.from_run)).recipe()
         again = earlier is not None and is_data_file(earlier["data"]["name"])
         if again and not any(getattr(options, name) is not None for name in DataFiles.__dataclass_fields__):
             if options.model not in (None, earlier["model"]["family"]):
@@ -158,7 +163,7 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
             )
             return {**earlier, "data": {**earlier["data"], "name": options.recipe}}
     if options.model is None:
-        if not Path(options.from_run).expanduser().exists():
+        if not expanded(options.from_run).exists():
             raise FileNotFoundError(f"--from {options.from_run}: there is no such run folder")
         raise ValueError(
             f"--from {options.from_run}: no run that was trained on a data file; give the recipe that it was trained by, or name the family, "

@@ -48,7 +48,7 @@ from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
-from lmctr.utils.files import json_text, read_json, write_json, write_text
+from lmctr.utils.files import expanded, for_arrow, json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
@@ -220,7 +220,7 @@ class Training:
         }
         self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
         if self.args.from_run is not None:
-            earlier, own = (Path(path).expanduser().resolve() for path in (self.args.from_run, folder.path))
+            earlier, own = (expanded(path).resolve() for path in (self.args.from_run, folder.path))
             if own == earlier or own in earlier.parents:
                 raise ValueError(
                     f"training.from_run: {self.args.from_run} is the run's own output_dir {folder.path}; train into another folder"
@@ -704,7 +704,7 @@ class Training:
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []
         for part in found["split metrics"]:
-            scores = pq.read_table(self._predictions(part))
+            scores = pq.read_table(for_arrow(self._predictions(part)))
             rows = self.view.slices(
                 part, scores["event"].to_numpy(), scores["logit"].to_numpy(), self.args.seed, **options
             )
@@ -719,7 +719,7 @@ class Training:
     def _test_against(self, baseline: str) -> PairedTest | None:
         """Of the model's AUC on the test part; the baselines have been measured."""
         found = self.view.baseline_scores(baseline, "test")
-        return None if found is None else difference_test(pq.read_table(self._predictions("test")), *found)
+        return None if found is None else difference_test(pq.read_table(for_arrow(self._predictions("test"))), *found)
 
     def _predictions(self, part: str) -> Path:
         """Where the model's predictions for a part are kept."""

@@ -143,6 +143,7 @@ class Batcher:
                 self._keys.subtract(one.key for one in batch)
                 self._keys = +self._keys
                 self._changed.notify_all()
+            del batch  # what was done, such as a model that was taken over, is not held until more comes
 
     def _next(self) -> list[_Waiting]:
         """The next batch; empty at the end."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from lmctr.utils.files import expanded
+
 
 def backbone_of_gguf(file: Path) -> Path:
     """Folder with configuration, float32 weights in safetensors and tokenizer of a GGUF file.
@@ -24,7 +26,7 @@ def backbone_of_gguf(file: Path) -> Path:
     """
     about = file.stat()
     name = hashlib.blake2b(f"{file.name} {about.st_size} {about.st_mtime_ns}".encode(), digest_size=6).hexdigest()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / f"lmctr/backbones/{file.stem}-{name}"
+    folder = expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / f"lmctr/backbones/{file.stem}-{name}"
     if folder.is_dir():
         return folder
     if find_spec("gguf") is None:

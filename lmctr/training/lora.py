@@ -41,6 +41,7 @@ logger = logging.get_logger(__name__)
 
 CONFIG_FILE = "ctr_config.json"
 _WEIGHTS, _BASE = "base_weights", "base"
+_RECOMPUTED = 1e-5  # most that two machines' decompositions of one matrix leave different
 _RANDOM = "random weights, which no file keeps: what has the adapters in it is the run's own model alone"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
@@ -213,11 +214,19 @@ def save_adapter(model: PeftModel, folder: str | Path, from_run: str | None = No
     if not isinstance(model, PeftModel):
         raise ValueError(f"model: only a model from add_lora has adapters to save, got {type(model).__name__}")
     folder = as_path(folder, "folder")
-    had_card = (folder / "README.md").exists()
-    model.save_pretrained(str(folder))
-    if not had_card:  # PEFT's is a form to fill in
-        (folder / "README.md").unlink(missing_ok=True)
+    with _without_card(model):
+        model.save_pretrained(str(folder))
     save_base_config(model, folder, from_run)
+
+
+@contextmanager
+def _without_card(model: PeftModel) -> Iterator[None]:
+    """PEFT's is a form to fill in, and it writes into one that is there."""
+    model.create_or_update_model_card = lambda output_dir: None
+    try:
+        yield
+    finally:
+        del model.create_or_update_model_card
 
 
 def save_base_config(model: PeftModel, folder: str | Path, from_run: str | None) -> None:
@@ -245,12 +254,29 @@ def _sample(model: nn.Module, layer: str) -> dict[str, Any]:
     }
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], rounding: float) -> bool:
     """Whether weights are equal but for the rounding of the coarser type; also where one is not known, or of another shape, which PEFT tells."""
     if not (one["values"] and other["values"]) or one["shape"] != other["shape"]:
         return True
-    rounding = max(torch.finfo(getattr(torch, own["dtype"])).eps for own in (one, other))
-    return np.allclose(one["values"], other["values"], rtol=rounding, atol=1e-7)
+    relative = max(torch.finfo(getattr(torch, own["dtype"])).eps for own in (one, other))
+    return np.allclose(one["values"], other["values"], rtol=relative, atol=rounding)
+
+
+def _check_weights(
+    model: nn.Module, weights: Mapping[str, Any] | None, folder: Path, base: str, start: str | None = None
+) -> None:
+    """Raises `ValueError` where the weights that were written down, if any, are another base's; `start`: which `init_lora_weights` has taken a part
+    of the model's since."""
+    if weights is None or _same(weights, _sample(model, weights["layer"]), 1e-7 if start is None else _RECOMPUTED):
+        return
+    hint = (
+        f"; if it is that one, init_lora_weights={start!r} has left another part of them than in the training, as where it draws random numbers: "
+        "keep the whole model then (merge_lora, save_pretrained)"
+    )
+    raise ValueError(
+        f"model: its weights are not those that the adapters in {folder} were trained on ({weights['layer']} differs); "
+        f"{'these were' if base == _RANDOM else 'give that base:'} {base}{hint if start else ''}"
+    )
 
 
 def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = False) -> PeftModel:
@@ -282,14 +308,15 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
                 f"model: {key}={getattr(model.config, key)!r}, but the adapters in {folder} were trained with "
                 f"{getattr(saved, key)!r}; build the base with that value"
             )
-    if weights is not None and not _same(weights, _sample(model, weights["layer"])):
-        raise ValueError(
-            f"model: its weights are not those that the adapters in {folder} were trained on ({weights['layer']} differs); "
-            f"{'these were' if base == _RANDOM else 'give that base:'} {base}"
-        )
+    start = read_json(folder / "adapter_config.json").get("init_lora_weights")
+    takes_part = isinstance(start, str)  # of the weights, as PiSSA and OLoRA do: what they leave was written down
+    if not takes_part:
+        _check_weights(model, weights, folder, base)
     try:
         with _without_word_of_transformers():
             loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"folder: the adapters in {folder} do not fit this model's backbone: {error}") from error
+    if takes_part:
+        _check_weights(model, weights, folder, base, start)
     return loaded if is_trainable else loaded.eval()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -20,9 +21,11 @@ from lmctr.training.optim import coalesce_gradients
 
 
 def can_hold_rows(args: CTRTrainingArguments) -> bool:
-    """Whether a training can have such gradients, and gains by them: on the CPU, in one process that is not compiled."""
+    """Whether a training can have such gradients, and gains by them: on the CPU, in one process that is not compiled, nor launched as one of
+    several, which wraps the model even where there is one."""
     is_plain = not args.fsdp and not args.deepspeed and not args.torch_compile
-    return args.device.type == "cpu" and args.world_size == 1 and is_plain
+    is_launched = dist.is_available() and dist.is_initialized()
+    return args.device.type == "cpu" and not is_launched and is_plain
 
 
 class RowGradients:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from lmctr.utils.files import NOT_ALLOWED, replaced_by
+from lmctr.utils.files import NOT_ALLOWED
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
 _TAKEN = "EADDRINUSE"
@@ -47,12 +47,12 @@ def is_for_users(error: Exception) -> bool:
 def told(error: Exception, way: str = "") -> str:
     """What the user reads of such an error; `way` is what this command can do where a place may not be written."""
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
-        path = replaced_by(error.filename)
+        path = error.filename
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
         return f"{path}: may not be written ({error.strerror}){way and f'; {way}'}"
     if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
-        path = Path(replaced_by(error.filename))
+        path = Path(error.filename)
         places = (place for place in (path, *path.parents) if os.path.lexists(place) and not place.is_dir())
         if (file := next(places, None)) is not None:  # None: it has gone since
             kind = "a file" if file.exists() else "a link to what is not there"

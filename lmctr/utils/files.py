@@ -8,9 +8,12 @@ import glob
 import json
 import os
 import re
+import shutil
+import socket
 import unicodedata
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import yaml
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Numbers of a system's errors that say that the user has no right to it."""
 _DIGITS = "set_int_max_str_digits"
+_LONGEST_START = 160  # bytes of a file's name in that of the one beside it; systems take 255
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
 
@@ -27,6 +31,16 @@ def as_path(value: Any, where: str) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError(f"{where}: expected a path, as a text or a Path, got {type(value).__name__} {value!r:.80}")
     return Path(value)
+
+
+def expanded(path: str | Path) -> Path:
+    """A path whose `~` or `~user` at its start is that one's home; as it is where there is no such user, for a file may be called so."""
+    return Path(os.path.expanduser(path))
+
+
+def for_arrow(path: str | Path) -> str:
+    """A path of which pyarrow cannot take the start, as in exp:1/..., for the scheme of an address."""
+    return os.path.abspath(path)
 
 
 def is_utf_8(stream: Any) -> bool:
@@ -114,35 +128,48 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """The name of a new file beside `path`, which takes its place when the block ends well and is deleted when it does not.
 
     The new file is on disk before it takes the place, and the folder's entry after, so that a power cut leaves one of the two whole. What a
-    killed process left beside `path` is deleted.
+    killed process left beside `path` is deleted. Errors name `path`.
     """
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = new_beside(Path(for_arrow(path)))
     remove_left(path)
     try:
+        with suppress(FileNotFoundError):
+            path.lstat()  # a name that the system does not take is told before the work
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a write that failed: a full disk, a quota
+        own = error.filename is not None and str(error.filename) == str(temporary)
+        if own or (error.errno is not None and error.filename is None):  # a write that failed: a full disk, a quota
             error.filename = str(path)
+            del error.filename2
         raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def replaced_by(path: str | Path) -> str:
-    """The file whose place a file of `replacing` takes; of any other the path as it is."""
-    return re.sub(r"\.\d+\.tmp$", "", str(path))
+def new_beside(path: Path) -> Path:
+    """A name in the same folder for what is to take the place of `path`, which no other thread, process or machine is given."""
+    return path.with_name(f"{_start_beside(path)}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
 
 
 def remove_left(path: Path) -> None:
-    """Delete what killed processes left beside a file that they were `replacing`."""
-    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
-        pid = left.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+    """Delete what killed processes of this machine left under names of `new_beside`."""
+    start = _start_beside(path)
+    for left in path.parent.glob(f"{glob.escape(start)}*.tmp"):
+        pid = left.name.removeprefix(start).partition("-")[0]
         if pid.isdecimal() and not is_running(int(pid)):
-            left.unlink(missing_ok=True)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _start_beside(path: Path) -> str:
+    """Whose processes the numbers behind it are of; a long name is cut, so that the system takes all of it."""
+    return f"{path.name.encode(errors='surrogateescape')[:_LONGEST_START].decode(errors='ignore')}.{socket.gethostname()}-"
 
 
 def is_running(pid: int) -> bool:

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from lmctr.utils.files import new_beside
+
 try:
     import fcntl
 except ImportError:  # Windows: the heartbeat alone says who is there
@@ -146,7 +148,7 @@ def _elsewhere(handle: int, path: Path, is_locked: bool) -> dict[str, str] | Non
     holder = _holder(handle)
     if not holder or (is_locked and holder["host"] == socket.gethostname()):
         return None
-    probe = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # the file server's clock, not this machine's
+    probe = new_beside(path)  # the file server's clock, not this machine's
     probe.touch()
     age = probe.stat().st_mtime - os.fstat(handle).st_mtime
     probe.unlink()

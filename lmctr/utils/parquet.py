@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.utils.files import for_arrow
+
 _LEAST, _FACTOR = 256 << 20, 64
 """What a file may take in memory: this many bytes, or this many times its size."""
 
@@ -16,7 +18,7 @@ _LEAST, _FACTOR = 256 << 20, 64
 def read_parquet(path: str | Path) -> pa.Table:
     """A whole file, as `row_groups` reads it."""
     groups = list(row_groups(path))
-    return pa.concat_tables(groups) if groups else pq.read_schema(path).empty_table()
+    return pa.concat_tables(groups) if groups else pq.read_schema(for_arrow(path)).empty_table()
 
 
 def row_groups(path: str | Path) -> Iterator[pa.Table]:
@@ -27,9 +29,11 @@ def row_groups(path: str | Path) -> Iterator[pa.Table]:
     """
     path = Path(path)
     try:
-        taken, plain = 0, pq.read_schema(path)
+        taken, plain = 0, pq.read_schema(for_arrow(path))
         words = [field.name for field in plain if _is_words(field.type)]
-        with pq.ParquetFile(path, read_dictionary=words) as file:  # words as codes: written out they may be any size
+        with pq.ParquetFile(
+            for_arrow(path), read_dictionary=words
+        ) as file:  # words as codes: written out they may be any size
             stated = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             values = sum(group.column(place).num_values for group in stated for place in range(group.num_columns))
             _check(path, max(sum(group.total_byte_size for group in stated), 8 * values))

@@ -2,6 +2,7 @@ import csv
 import json
 import shutil
 import signal
+import socket
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -202,7 +203,9 @@ def test_other_peoples_folders_are_left_alone(recipe_file, tmp_path, capsys):
 
 def test_resume_starts_a_run_where_none_is(recipe_file, tmp_path):
     (tmp_path / "new").mkdir()
-    left = tmp_path / "new" / f"recipe.yaml.{2**30}.tmp"  # of a process that was killed in its first file
+    left = (
+        tmp_path / "new" / f"recipe.yaml.{socket.gethostname()}-{2**30}-1.tmp"
+    )  # of a process that was killed in its first file
     left.write_text("data:")
     words = ["train", recipe_file, "--output_dir", tmp_path / "new", "--resume", "--data.baselines", "false"]
     words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]

@@ -687,6 +687,18 @@ def test_json_lines_whose_columns_hold_texts_and_numbers(tmp_path):
         load_log(tmp_path / "e.jsonl", columns=columns)  # nobody said that it holds texts
 
 
+@pytest.mark.parametrize("name", ["~x.csv", "two\nlines.csv", "-x.csv", "a: [b@c#d%41.csv"])
+def test_files_whose_names_mean_something_elsewhere(name, tmp_path, monkeypatch):
+    """A home, the end of a comment, an option, a key."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / name, table())
+    stem = name.removesuffix(".csv")
+    assert main(["init", "--yes", f"--output=of {stem}", "--", name]) == 0
+    recipe = yaml.safe_load((tmp_path / f"of {stem}/din.yaml").read_text())
+    assert recipe["data"]["name"] == "schema.yaml"
+    assert load_log(tmp_path / f"of {stem}/schema.yaml").num_events == ROWS
+
+
 def test_files_that_call_columns_alike(tmp_path):
     """Items and users have a city each, events a `user_city`, and items a `label`, a `time` and what statistics are called."""
     rng = np.random.default_rng(0)

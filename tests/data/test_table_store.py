@@ -1,5 +1,6 @@
 """Stores on disk, their cache, and the batches of the tabular view."""
 
+import dataclasses
 import json
 import pickle
 
@@ -124,6 +125,12 @@ def test_interrupted_builds_are_not_taken_for_finished_ones(tmp_path, monkeypatc
     built = TabularStore.build(source, directory=tmp_path)
     assert built.directory.name == name
     assert not abandoned.exists()
+
+
+def test_data_of_a_long_name(tmp_path):
+    source = synthetic_table(**OPTIONS)
+    source = dataclasses.replace(source, info=dataclasses.replace(source.info, name="x" * 240))
+    assert TabularStore.build(source, directory=tmp_path).directory.name.startswith("x" * 50 + "-")
 
 
 def test_damaged_stores(tmp_path):

@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
     def dispatch(self):
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = re.sub("^(/api)?/datasets/", lambda start: f"{'/api/models' * bool(start[1])}/datasets:", self.path)
-        path = unquote(urlsplit(path).path)
+        path = urlsplit(path).path
         found = [
             (name, match)
             for method, pattern, name in self.ROUTES
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self.answer(
                     status, {"error": "Invalid credentials" if status == 401 else "Token may not write"}
                 )
-            return getattr(self, name)(*match.groups())
+            return getattr(self, name)(*(unquote(part) if part else part for part in match.groups()))
 
     def right(self):
         return TOKENS.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))

@@ -138,7 +138,13 @@ def test_a_branch_holds_its_own_model_and_old_shards_go(hub, finished_run, run_d
     assert {name for name in hub.files("tester/two") if name.startswith("model")} == sharded  # main is as it was
     assert {name for name in hub.files("tester/two", "seed-5") if name.startswith("model")} == {"model.safetensors"}
 
-    _, loaded = load_back(hub, tmp_path, "tester/two", "seed-5")
+    repo = hub.repos["tester/two"]
+    repo["branches"]["refs/pr/1"] = repo["branches"]["main"]
+    done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(other), "tester/two", "--revision", "refs/pr/1")
+    assert done.returncode == 0, done.stderr
+    assert hub.files("tester/two", "refs/pr/1") == hub.files("tester/two", "seed-5") != hub.files("tester/two")
+
+    _, loaded = load_back(hub, tmp_path, "tester/two", "refs/pr/1")
     with torch.no_grad():
         torch.testing.assert_close(loaded["logits"], second(**make_batch(processor)).logits, rtol=0, atol=1e-6)
 

@@ -159,6 +159,13 @@ def test_batch_normalisation_and_one_process_after_two(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_launch_of_one_process_trains(tmp_path):
+    words = ("train", recipe(tmp_path, epochs=1), "--output-dir", tmp_path / "one", "--training.max_steps", "2")
+    (process,) = warm.launch("-m", "lmctr", *words, processes=1)
+    assert process.wait(120) == 0, process
+
+
+@pytest.mark.slow
 def test_vectors_made_elsewhere_in_shared_tables(tmp_path):
     rows = [{"value": ad, "vector": [ad / 30, 1.0]} for ad in range(0, 30, 2)]
     (tmp_path / "ads.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -43,10 +43,11 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     few = ["--training.epochs", "2", "--training.use_cpu", "true"]
     assert main(["train", "clicks/deepfm.yaml", "--output-dir", "runs/one", *few]) == 0
     assert "samples per step, 2 epochs, " in capsys.readouterr().out
-    assert main(["train", "clicks.csv", "--model", "deepfm", "--output-dir", "runs/two", *few]) == 0
-    one, two = (json.loads((clicks / f"runs/{name}/metrics.json").read_text()) for name in ("one", "two"))
+    assert main(["train", "clicks.csv", "--model", "deepfm", "--output-dir", "exp:2", *few]) == 0
+    one, two = (json.loads((clicks / name / "metrics.json").read_text()) for name in ("runs/one", "exp:2"))
     assert one["split metrics"] == two["split metrics"]
     assert set(one["baselines"]) == {"field_counting", "field_gradient_boosting"}
+    assert main(["evaluate", "exp:2", "--predictions", "own:scores.parquet"]) == 0
     assert main(["predict", "runs/one", "--input", "clicks.csv", "--output", "scores.csv"]) == 0
     assert len((clicks / "scores.csv").read_text().splitlines()) == ROWS + 1
 

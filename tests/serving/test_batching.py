@@ -4,6 +4,7 @@ import itertools
 import math
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -159,6 +160,22 @@ def test_a_run_that_fails_does_not_end_the_thread():
         batcher.submit(0).result()
     assert batcher.submit(1, deadline=math.inf).result() == 1
     assert batcher.is_alive
+    batcher.close()
+
+
+def test_what_was_done_is_held_by_no_thread_that_waits():
+    """Such as the model before the last that was taken over."""
+    batcher = Batcher(lambda works: [None] * len(works), workers=3, max_wait=0.0)
+    works = [threading.Event() for _ in range(3)]
+    held = [weakref.ref(work) for work in works]
+    for work in works:
+        batcher.submit(work).result()
+    batcher.submit(None, alone=True).result()
+    del works, work
+    end = time.monotonic() + 20
+    while any(ref() for ref in held) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(ref() for ref in held)
     batcher.close()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 
 import numpy as np
 import pandas as pd
@@ -143,7 +144,11 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     journal, rows = (folder / "study.journal").read_bytes(), (folder / "trials.csv").read_bytes()
     (folder / "trials.csv").unlink()
     (folder / "study.journal").write_bytes(journal[:-9])  # a full disk, or a kill
-    for left in ("study.journal.lock", "study.journal.lock0.rename", "search.yaml.999999999.tmp"):
+    for left in (
+        "study.journal.lock",
+        "study.journal.lock0.rename",
+        f"search.yaml.{socket.gethostname()}-999999999-1.tmp",
+    ):
         (folder / left).touch()
     Search(options(files)).run()
     assert {path.name for path in folder.iterdir()} == {"search.yaml", "study.journal", "trials.csv", "best.yaml"}
@@ -152,7 +157,7 @@ def test_a_cut_journal_goes_on_and_a_damaged_search_is_named(files, quick):
     with pytest.raises(ValueError, match=r"study\.journal is damaged .*; restore it, or give another --output-dir"):
         Search(options(files)).run()
     (files / "cut").mkdir()
-    (files / "cut" / "search.yaml.999999999.tmp").touch()
+    (files / "cut" / f"search.yaml.{socket.gethostname()}-999999999-1.tmp").touch()
     Search(options(files, "cut")).run()
     (folder / "search.yaml").write_text("x")
     with pytest.raises(ValueError, match=r"search\.yaml is damaged: it says no start"):

@@ -130,8 +130,12 @@ def test_adapters_of_all_linear_layers_take_part():
         IA3Config(target_modules=["key", "value"], feedforward_modules=[]),
         LoHaConfig(r=2, target_modules=["query"]),
         LNTuningConfig(target_modules=["LayerNorm"]),
+        LoraConfig(
+            r=2, target_modules=["query", "dense"], init_lora_weights="pissa"
+        ),  # both take a part of the weights
+        LoraConfig(r=2, target_modules=["query", "dense"], init_lora_weights="olora"),
     ],
-    ids=lambda config: config.peft_type.value,
+    ids=lambda config: f"{config.peft_type.value} {getattr(config, 'init_lora_weights', '')}",
 )
 def test_adapters_of_other_kinds_by_hand(config, tmp_path):
     """PEFT merges what has no weight of its own, such as the head, under LoRA only."""
@@ -147,6 +151,42 @@ def test_adapters_of_other_kinds_by_hand(config, tmp_path):
     merged = merge_lora(loaded)
     torch.testing.assert_close(logits(merged, batch), expected, atol=1e-5, rtol=1e-4)
     assert set(merged.state_dict()) == set(base("bert").state_dict())
+
+
+def test_adapters_whose_start_drew_random_numbers_are_not_put_on_what_they_left_then(tmp_path):
+    plain = base("bert")
+    for start in ("pissa_niter_2", "pissa"):
+        config = LoraConfig(r=2, target_modules=["query"], modules_to_save=["head"], init_lora_weights=start)
+        save_adapter(get_peft_model(base("bert"), config), tmp_path / start)
+    with pytest.raises(
+        ValueError, match=r"if it is that one, init_lora_weights='pissa_niter_2' has left another part"
+    ):
+        load_adapter(plain, tmp_path / "pissa_niter_2")
+    other = base("bert")
+    with torch.no_grad():
+        for name, value in other.named_parameters():
+            value.mul_(1.01 if name.endswith("query.weight") else 1)
+    with pytest.raises(ValueError, match=r"its weights are not those .* \(model\..*query differs\)"):
+        load_adapter(other, tmp_path / "pissa")
+
+
+def test_no_card_of_peft_is_left_or_written_into(tmp_path, monkeypatch):
+    model = add_lora(base("bert"), {"r": 2})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/README.md").write_text("by hand")
+    save_adapter(model, tmp_path / "mine")
+    assert (tmp_path / "mine/README.md").read_text() == "by hand"
+    monkeypatch.setattr("lmctr.training.lora.save_base_config", _ended)
+    with pytest.raises(KeyboardInterrupt):
+        save_adapter(model, tmp_path / "ended")
+    assert (tmp_path / "ended/adapter_model.safetensors").is_file()
+    assert not (tmp_path / "ended/README.md").exists()
+    model.save_pretrained(tmp_path / "peft")
+    assert (tmp_path / "peft/README.md").exists()
+
+
+def _ended(*values):
+    raise KeyboardInterrupt
 
 
 def test_what_does_not_fit_is_named(tmp_path):

@@ -2,12 +2,17 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from lmctr.utils.files import parse_json, parse_yaml, read_json, read_yaml, write_json, write_text
+from lmctr.utils.files import parse_json, parse_yaml, read_json, read_yaml, replacing, write_json, write_text
+from lmctr.utils.parquet import read_parquet
 
 _BOMB = b"l0: &l0 [" + b"1, " * 9 + b"1]\n"
 _BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 9)) for n in range(1, 11))
@@ -99,15 +104,60 @@ def test_aliases_that_stand_for_little_are_read():
     }
 
 
-def test_what_a_killed_writer_left_is_deleted(tmp_path):
-    """And nothing of a writer that lives, or of another file."""
+def test_what_a_killed_writer_left_is_deleted(tmp_path, monkeypatch):
+    """And nothing of a writer that lives, of another machine's or of another file."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = tmp_path / f"a[1].json.{ended.pid}.tmp"
+    path, host = tmp_path / "a[1].json", socket.gethostname()
+    left = tmp_path / f"a[1].json.{host}-{ended.pid}-1.tmp"
     others = [
-        tmp_path / name for name in (f"a[1].json.{os.getppid()}.tmp", f"a1.json.{ended.pid}.tmp", "a[1].json.x.tmp")
+        tmp_path / name
+        for name in (
+            f"a[1].json.{host}-{os.getppid()}-1.tmp",
+            f"a[1].json.other-{ended.pid}-1.tmp",
+            f"a1.json.{host}-{ended.pid}-1.tmp",
+            "a[1].json.x.tmp",
+        )
     ]
-    for path in (left, *others):
-        path.touch()
-    write_json(tmp_path / "a[1].json", {"a": 1})
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a[1].json", *others])
+    for place in (left, *others):
+        place.touch()
+    write_json(path, {"a": 1})
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def test_two_writers_of_one_file_are_not_in_each_others_way(tmp_path):
+    path = tmp_path / "states.tsv"
+    with replacing(path) as one:
+        one.write_text("one")
+        with replacing(path) as two:
+            two.write_text("two")
+        assert path.read_text() == "two"
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, b"caf\xe9.json".decode(errors="surrogateescape")])
+def test_every_name_that_the_system_takes_can_be_written(name, tmp_path):
+    write_json(tmp_path / name, {"a": 1})
+    assert read_json(tmp_path / name) == {"a": 1}
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(OSError, match="name too long") as told, replacing(tmp_path / (255 * "é")):
+        pytest.fail("the work was done before")
+    assert told.value.filename == str(tmp_path / (255 * "é"))
+
+
+def test_no_path_is_an_address(tmp_path, monkeypatch):
+    """As pyarrow takes exp:1/... for one."""
+    monkeypatch.chdir(tmp_path)
+    Path("exp:1").mkdir()
+    with replacing("exp:1/a.parquet") as temporary:
+        pq.write_table(pa.table({"a": [1]}), temporary)
+    assert read_parquet("exp:1/a.parquet")["a"].to_pylist() == [1]
+
+
+def test_an_error_names_the_file_itself(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for place in ("folder", "none/x.json"):
+        with pytest.raises(OSError, match=f"^[^>]*{place}'$"):
+            write_json(tmp_path / place, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.tables.source import SplitRule, TableSource
+from lmctr.utils.files import expanded
 
 from .files import ALL_PARTS, find_files, require_files, split_pieces
 
@@ -54,7 +54,7 @@ def load_avazu(
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if path.is_file():
         files = {"train": path}
     else:

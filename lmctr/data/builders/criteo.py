@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.tables.source import SplitRule, TableSource
+from lmctr.utils.files import expanded
 
 from .files import ALL_PARTS, check_variant, find_variant, split_pieces
 
@@ -63,7 +63,7 @@ def load_criteo(
         ValueError: an unknown variant.
     """
     check_variant(variant, INFO)
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.is_file():
         variant, files = find_variant(path, variant, {"x1": ALL_PARTS, "kaggle": {"train": ["train.txt"]}}, INFO)
     elif variant == "x1":

@@ -11,6 +11,7 @@ from typing import Any
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.tables.reading import block_size_for
 from lmctr.data.tables.source import Piece, SplitRule, file_piece
+from lmctr.utils.files import expanded
 
 Roles = Mapping[str, Sequence[str]]
 """File names by role, in order of preference; each file may end in .gz too."""
@@ -49,7 +50,7 @@ class Published:
             raise FileNotFoundError(
                 f"{self.title}: give the folder with the files as `path`, or set LMCTR_DATA. {self.where}"
             )
-        folder = Path(path).expanduser()
+        folder = expanded(path)
         return folder, f"{folder} (from {given})"
 
     def below(self, path: str | os.PathLike | None, names: Iterable[str]) -> dict[str, Path]:
@@ -71,7 +72,7 @@ class Published:
 
 def find_files(path: str | os.PathLike, wanted: Roles, info: DatasetInfo) -> dict[str, Path] | None:
     """The files of a folder by role, or None when one is absent. Raises `FileNotFoundError` for an absent folder."""
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if not folder.exists():
         raise FileNotFoundError(absent(folder, info))
     found = {}

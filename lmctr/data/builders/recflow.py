@@ -30,6 +30,7 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.arrow import is_number
+from lmctr.utils.files import expanded
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
 from .files import absent
@@ -104,7 +105,7 @@ def load_recflow(
     for name, number in (numbers | {"videos_per_stage": 1 if videos_per_stage is None else videos_per_stage}).items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name}: got {number!r}, accepted: a whole number of at least 1.")
-    files = _files(Path(path).expanduser(), dates)
+    files = _files(expanded(path), dates)
     if len(files) <= validation_days + test_days:
         raise ValueError(
             f"{path}: {len(files)} days; validation and test take {validation_days} + {test_days}, and training needs one."

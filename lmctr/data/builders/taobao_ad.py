@@ -10,6 +10,7 @@ from pathlib import Path
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.tables.reading import block_size_for
 from lmctr.data.tables.source import SplitRule, TableSource, file_piece
+from lmctr.utils.files import expanded
 
 from .files import TRAIN_AND_TEST, find_variant, split_pieces, validation_share
 from .taobao_ad_join import PREPARED, prepare_taobao_ad
@@ -93,7 +94,7 @@ def load_taobao_ad(
     if variant == "x1":
         pieces, rule = split_pieces(files, memory_limit, validation_share(validation_fraction, seed))
         return TableSource(pieces, tuple(fields), label="clk", group="userid", split=rule, info=INFO["x1"])
-    folder = Path(prepared) if prepared is not None else Path(path).expanduser() / PREPARED
+    folder = Path(prepared) if prepared is not None else expanded(path) / PREPARED
     joined = prepare_taobao_ad(
         files,
         folder,

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from transformers.utils import cached_file
 
+from lmctr.utils.files import for_arrow
 from lmctr.utils.parquet import row_groups
 from lmctr.utils.tensors import save_tensors
 
@@ -34,7 +35,7 @@ def write_state(state: FittedState, directory: str | os.PathLike, prefix: str = 
     """
     paths = [os.path.join(directory, prefix + name) for name in SIDE_FILES]
     names = list(state.vocabularies)
-    with pq.ParquetWriter(paths[0], _SCHEMA, compression="zstd") as writer:
+    with pq.ParquetWriter(for_arrow(paths[0]), _SCHEMA, compression="zstd") as writer:
         for code, name in enumerate(names):
             values = state.vocabularies[name].values
             for start in range(0, len(values), _CHUNK):

@@ -19,6 +19,7 @@ from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text
+from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 
 from .forms import refuse_lists_of_shown, refuse_other_lines
@@ -146,7 +147,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     Raises:
         FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names, and none given; names of one that has some.
     """
-    path, kind = checked_file(Path(path).expanduser())
+    path, kind = checked_file(expanded(path))
     # what ends as RecBole's files do may be MovieLens' u.item, which | parts
     is_tabbed = kind == "tsv" and "\t" in head_of(path).partition("\n")[0]
     delimiter = delimiter_of(path) if kind in ("csv", "tsv") and not is_tabbed else None
@@ -363,6 +364,6 @@ def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
     if kind == "parquet":
         import pyarrow.parquet as pq
 
-        return sum(pq.ParquetFile(file).metadata.num_rows for file in parquet_files(path))
+        return sum(pq.ParquetFile(for_arrow(file)).metadata.num_rows for file in parquet_files(path))
     packed = 4 if path.suffix == ".gz" else 1  # texts of this kind shrink to about a quarter
     return int(table.num_rows * path.stat().st_size * packed / _BYTES)

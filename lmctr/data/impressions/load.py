@@ -46,7 +46,7 @@ from lmctr.data.reading import read_table
 from lmctr.data.schemas import ColumnName, InfoKeys, ReadingKeys, SchemaWording, info_values, short_for
 from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
-from lmctr.utils.files import read_yaml
+from lmctr.utils.files import expanded, read_yaml
 from lmctr.utils.suggest import no_column
 from lmctr.utils.values import Values, read_values
 
@@ -107,7 +107,7 @@ def impressions_from_schema(
     keys = read_values(ImpressionSchema, read_yaml(schema), SchemaWording(where))
     file = Path(schema).parent / keys.impressions
     if path is not None:
-        file = Path(path).expanduser()
+        file = expanded(path)
         file = file / Path(keys.impressions).name if file.is_dir() else file
     rule = split or keys.split.rule or ("random" if keys.columns.time is None else "time")
     if rule not in _RULES or (rule == "time" and keys.columns.time is None):

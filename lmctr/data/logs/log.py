@@ -24,7 +24,7 @@ from lmctr.data import hf_datasets
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import check_columns
 from lmctr.utils.arrow import is_list, known_value, with_columns
-from lmctr.utils.files import replacing, write_json
+from lmctr.utils.files import for_arrow, replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 from lmctr.utils.rows import check_kind
 from lmctr.utils.suggest import first_listed, refuse_unknown
@@ -519,9 +519,9 @@ class InteractionLog:
             for name in header["arrays"]
         }
         log = cls(
-            catalogue=_read_file(directory / "catalogue.parquet", pq.read_table),
-            users=_read_file(directory / "users.parquet", pq.read_table) if header["has_users"] else None,
-            context=_read_file(directory / "context.parquet", pq.read_table) if header.get("has_context") else None,
+            catalogue=_read_file(directory / "catalogue.parquet", _read_table),
+            users=_read_file(directory / "users.parquet", _read_table) if header["has_users"] else None,
+            context=_read_file(directory / "context.parquet", _read_table) if header.get("has_context") else None,
             extra_labels={name: arrays.pop(f"extra_label_{i}") for i, name in enumerate(header["extra_labels"])},
             feedback_names=tuple(header["feedback_names"]),
             scenario_names=tuple(header["scenario_names"]),
@@ -589,6 +589,10 @@ def _read_array(path: Path, mmap: bool) -> np.ndarray:
         except ValueError:  # numpy cannot map a file of zero values
             pass
     return _read_file(path, np.load, allow_pickle=False)
+
+
+def _read_table(path: Path) -> pa.Table:
+    return pq.read_table(for_arrow(path))
 
 
 def _read_file(path: Path, read: Callable[..., Any], **options: Any) -> Any:

@@ -52,6 +52,7 @@ from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
+from lmctr.utils.files import expanded
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -93,7 +94,7 @@ def load_table(
     spec = read_schema(schema)
     folder, events = Path(schema).parent, spec.events
     if path is not None:
-        path = Path(path).expanduser()
+        path = expanded(path)
         if path.is_file():
             events = events.at(path.resolve())
         elif path.is_dir():
@@ -141,7 +142,7 @@ def log_from_file(
 
 
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
-    file = folder / Path(events.path).expanduser()
+    file = folder / expanded(events.path)
     types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
     if checked_file(file, events.format)[1] == "jsonl":  # where texts may stand among numbers
         own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)

@@ -26,6 +26,7 @@ from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.arrow import is_list
+from lmctr.utils.files import for_arrow
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind, check_list, graded_value, plain_id, whole_seconds
@@ -597,7 +598,7 @@ class SequenceProcessor(FittedExtractor):
             items = pa.concat_tables([items, others]).append_column(_KNOWN, pa.array(is_known))
         paths = [os.path.join(directory, name) for name in (ITEMS_FILE, FEATURES_FILE)]
         for table, path in zip((items, features), paths):
-            pq.write_table(table, path)
+            pq.write_table(table, for_arrow(path))
         return paths
 
     @classmethod

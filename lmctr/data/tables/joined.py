@@ -18,6 +18,7 @@ from lmctr.data.logs.columns import ONE_ROW, refuse
 from lmctr.data.logs.schema import FileSpec
 from lmctr.data.schemas import ColumnName, SchemaWording
 from lmctr.utils.arrow import decoded, without_empty
+from lmctr.utils.files import expanded
 from lmctr.utils.values import Values, read_values
 
 from .reading import names_in_file, stream_file
@@ -120,7 +121,7 @@ def joined_files(given: Sequence[Mapping[str, Any] | JoinedSpec], special: Colle
         given = read_values(_Given, {"joined": list(given)}, SchemaWording("the table")).joined
     files: list[Joined] = []
     for spec in given:
-        path = Path(spec.path).expanduser()
+        path = expanded(spec.path)
         reading, key = spec.reading(), spec.id or spec.by
         names = names_in_file(path, **reading)
         columns = spec.columns or {name: name for name in names if name != key and name.strip()}

@@ -53,7 +53,7 @@ from lmctr.data.schemas import (
     short_for,
 )
 from lmctr.utils.arrow import is_list
-from lmctr.utils.files import read_yaml
+from lmctr.utils.files import expanded, read_yaml
 from lmctr.utils.values import Values, read_values
 
 from .joined import JoinedSpec, joined_files, joined_to
@@ -126,7 +126,7 @@ def table_source(
 
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
         if isinstance(part_data, (str, os.PathLike)):
-            path = Path(part_data).expanduser()
+            path = expanded(part_data)
             if not path.exists():
                 raise FileNotFoundError(f"{path}: no such file.")
             return file_piece(path, part, rule, **reading)
@@ -281,7 +281,7 @@ def source_from_schema(
 ) -> TableSource:
     """The table that a schema file describes; `path` is another folder for its files, or another file where it has one; `labels` are others of
     its columns."""
-    where, folder = str(schema), Path(schema).parent if path is None else Path(path).expanduser()
+    where, folder = str(schema), Path(schema).parent if path is None else expanded(path)
     values = read_yaml(schema)
     refuse_other_schema(values, where, is_log=False)
     keys = read_values(TableSchema, values, SchemaWording(where))

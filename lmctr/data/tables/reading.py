@@ -41,7 +41,7 @@ from lmctr.data.reading import (
     refuse_deep,
 )
 from lmctr.utils.arrow import is_number, is_text
-from lmctr.utils.files import parse_json
+from lmctr.utils.files import for_arrow, parse_json
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
@@ -335,7 +335,7 @@ def _stream_parquet(files: list[Path], columns: Mapping[str, str] | None, block_
     first = None
     for path in files:
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(for_arrow(path)) as file:
                 names = file.schema_arrow.names
                 wanted = None if columns is None else list(columns)
                 check_columns(names, wanted, str(path))

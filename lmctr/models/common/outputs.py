@@ -53,7 +53,8 @@ class CTROutput(ModelOutput):
 
     Args:
         loss: () float, present when `labels` were given: binary cross-entropy with logits.
-        logits: (B,) float, one logit per row; (B, C) for C candidates per row; a trailing task axis for several tasks.
+        logits: (B,) float, one logit per row; (B, C) for C candidates per row; a trailing task axis for several tasks. No
+            view of another tensor, whose change in place would lose what FSDP2 hangs on a model's outputs.
         hidden_states: tuple of (B, N, H), when asked for.
         attentions: tuple of (B, heads, N, N), when asked for.
     """

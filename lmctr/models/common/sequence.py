@@ -266,7 +266,7 @@ def sequence_logits(logits: torch.Tensor, is_single: bool) -> torch.Tensor:
     logits = logits.float()
     if logits.shape[-1] == 1:
         logits = logits.squeeze(-1)
-    return logits.squeeze(1) if is_single else logits
+    return (logits.squeeze(1) if is_single else logits).clone()
 
 
 def visible_events(inputs: SequenceInputs) -> torch.Tensor:

@@ -301,7 +301,7 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = skip(numeric_values, logits[:, None])[:, 0].float()
         elif (trees := self._beside("field_trees")) is not None:
             logits = trees(numeric_values, input_ids, logits.reshape(*logits.shape[:1], -1)).reshape(logits.shape)
-        logits, loss = calibrated(self.config, logits), None
+        logits, loss = calibrated(self.config, logits).clone(), None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
             if several and self.config.task_head == "esmm":

@@ -45,4 +45,4 @@ class LayoutHead(nn.Module):
         logits = self.out(self.activation(hidden))
         if self.statistics is not None:
             logits = self.statistics.skip(statistics, logits)
-        return calibrated(self.config, logits.squeeze(-1))
+        return calibrated(self.config, logits.squeeze(-1)).clone()

@@ -34,7 +34,7 @@ from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.serving import scorer_for
 from lmctr.utils.arrow import is_text
-from lmctr.utils.files import parse_json
+from lmctr.utils.files import expanded, parse_json
 from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
@@ -445,7 +445,7 @@ def _as_log(values: Any, kind: pa.DataType, column: str, source: str) -> Any:
 
 def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:
     """What `--log` changes of a recipe's data: another log, or another file for the run's own schema."""
-    path, own = Path(log).expanduser(), is_schema(data["name"])
+    path, own = expanded(log), is_schema(data["name"])
     if not path.exists():
         raise FileNotFoundError(f"--log {log}: no such file or folder")
     if path.is_file() and not is_schema(path):
@@ -470,7 +470,7 @@ def _log_options(name: str, log: str) -> set[str]:
 
 def _names(data: Mapping[str, Any]) -> _Names | None:
     """The columns that the schema of a log names; None: it has none."""
-    path = Path(data["name"]).expanduser()
+    path = expanded(data["name"])
     if is_schema(path):
         schema = read_schema(path)
         keys, file = schema.columns, schema.events.model_dump()

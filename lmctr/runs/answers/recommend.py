@@ -19,6 +19,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.folder import RunFolder
 from lmctr.utils.arrow import decoded
+from lmctr.utils.files import expanded
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_whole
 
@@ -237,7 +238,7 @@ def _rows_of(given: Any, name: str | None, role: str) -> Any:
             raise ValueError(f"{role}: the list is empty; give at least one id, or None for all")
         return {name: pa.array(given)}
     is_name, accepted = isinstance(given, (str, Path)), f"a table, or a file of one, with a row for each of the {role}"
-    if is_name and not Path(given).expanduser().exists():
+    if is_name and not expanded(given).exists():
         raise FileNotFoundError(
             f"{role}: there is no file {str(given)!r}; accepted: {accepted}; in Python also a list of ids, such as [{given!r}]"
         )

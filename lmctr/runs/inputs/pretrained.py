@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.embeddings import PretrainedVectors
+from lmctr.utils.files import expanded
 from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values, read_values
 
@@ -42,7 +42,7 @@ def read_vectors(keys: PretrainedKeys) -> tuple[list[Any], np.ndarray]:
     Raises:
         FileNotFoundError: no such file. ValueError: a column is missing, vectors of other lengths or that are no finite numbers.
     """
-    path = Path(keys.file).expanduser()
+    path = expanded(keys.file)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; data.pretrained names a Parquet or JSON lines file.")
     values: list[Any] = []

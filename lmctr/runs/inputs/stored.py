@@ -15,7 +15,7 @@ from lmctr.data.features.unknown import check_unknown, shares_of
 from lmctr.data.registry import find
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, checksum
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import expanded, read_json, write_json
 from lmctr.utils.values import Values
 
 _CHECKED = 1 << 16  # rows
@@ -74,7 +74,7 @@ class StoredInput(InputKind):
         """The folder of stores: the recipe's, so that runs share them, else the run's own."""
         wanted = self.data["cache_dir"]
         if wanted is not None:
-            return Path(wanted).expanduser()
+            return expanded(wanted)
         return None if self.scratch is None else self.scratch / "stores"
 
     def check(self) -> list[str]:

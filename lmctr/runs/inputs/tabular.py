@@ -42,7 +42,7 @@ from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pret
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
 from lmctr.training.growth import table_rows
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import expanded, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
 
 
@@ -87,7 +87,7 @@ class TabularInput(GoingOn, StoredInput):
                 "accepted: time, user, given, or null for the log's own parts, by time where it has none",
             )
         # of a schema that is not there nobody knows; who reads it will say so
-        is_absent = is_schema(data["name"]) and not Path(data["name"]).expanduser().is_file()
+        is_absent = is_schema(data["name"]) and not expanded(data["name"]).is_file()
         if data["statistics"] and not _is_log(data) and not is_absent:
             yield (
                 "data.statistics",

@@ -46,7 +46,7 @@ from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pret
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
-from lmctr.utils.files import read_json
+from lmctr.utils.files import expanded, read_json
 from lmctr.utils.values import Values
 
 # Config keys that the data group sets, because the processor and the model must agree on them.
@@ -136,7 +136,7 @@ class TextInput(GoingOn, LogInput):
         yield from _wrong_sinks(data, model)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
-            if _is_own_model(Path(backbone).expanduser()):
+            if _is_own_model(expanded(backbone)):
                 yield (
                     "model.backbone",
                     f"model.backbone {backbone!r} is a model of lmctr, no language model; to go on from a run: --from {backbone}",

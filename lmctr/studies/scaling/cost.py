@@ -22,6 +22,7 @@ from lmctr.studies.scaling.flops import count_model
 from lmctr.studies.scaling.models import saved_folder, saved_model
 from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, RequestOptions
 from lmctr.studies.scaling.tables import flops_text, show_and_write
+from lmctr.utils.files import expanded
 from lmctr.utils.measure import machine
 from lmctr.utils.progress import say
 
@@ -103,7 +104,7 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
 def default_cache() -> Path:
     """Where results are kept: `$XDG_CACHE_HOME/lmctr/cost`, else `~/.cache/lmctr/cost`."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "lmctr" / "cost"
+    return expanded(root) / "lmctr" / "cost"
 
 
 def measure_run(

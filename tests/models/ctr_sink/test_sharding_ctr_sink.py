@@ -44,6 +44,7 @@ def shard(model, processes=1):
     return wrapped
 
 
+@pytest.mark.filterwarnings("error:FSDP2-wrapped module")
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("layout", ["single", "split"])
 @pytest.mark.parametrize("backbone", BACKBONES)
