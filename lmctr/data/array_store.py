@@ -23,7 +23,6 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
 from lmctr.utils.files import new_beside, read_json, remove_left, write_json
 
-
 _LONGEST_NAME = 50  # characters of the data's in that of a folder
 
 
