@@ -100,14 +100,15 @@ class RouterPenalty(nn.Module):
     """lambda L_reg, L_reg the sum of the inference routers' gates over tokens, experts and layers (per row).
 
     With `active_expert_ratio` lambda grows by a twentieth after a training step in which more experts were active than
-    wanted, and shrinks by as much after one with fewer; of a step's batches (gradient accumulation) the first one says so. It is saved with
-    the weights, so that a resumed training goes on with it.
+    wanted, and shrinks by as much after one with fewer; of a step's batches (gradient accumulation) the first one says so, and all have the
+    lambda of before. It is saved with the weights, so that a resumed training goes on with it.
     """
 
     def __init__(self, config: RankMixerConfig):
         super().__init__()
         self.target = config.active_expert_ratio
         self._seen: tuple | None = None
+        self._before: torch.Tensor | None = None  # the lambda of the step
         self.register_buffer("strength", torch.empty(()))
 
     def init_parameters(self, config: RankMixerConfig) -> None:
@@ -116,14 +117,16 @@ class RouterPenalty(nn.Module):
     def forward(
         self, penalties: list[torch.Tensor], active: list[torch.Tensor], version: tuple | None = None
     ) -> torch.Tensor:
-        """Each layer's sums (B,) and shares () to the rows' penalties (B,), with the lambda of before this batch.
+        """Each layer's sums (B,) and shares () to the rows' penalties (B,), with the lambda of before this step.
 
         `version`: of the weights, the same for all batches of a step; None: each batch is a step.
         """
-        penalty = self.strength.float().clone() * torch.stack(penalties).sum(0)
-        if self.training and self.target is not None and (version is None or version != self._seen):
-            self._seen = version
-            with torch.no_grad():
-                too_many = torch.stack(active).mean() > self.target
-                self.strength.copy_(self.strength * torch.where(too_many, _STEP, 1 / _STEP))
-        return penalty
+        strength = self.strength.float().clone()
+        if self.training and self.target is not None:
+            if version is None or version != self._seen:
+                self._seen, self._before = version, strength
+                with torch.no_grad():
+                    too_many = torch.stack(active).mean() > self.target
+                    self.strength.copy_(self.strength * torch.where(too_many, _STEP, 1 / _STEP))
+            strength = self._before
+        return strength * torch.stack(penalties).sum(0)

@@ -221,13 +221,20 @@ def test_the_strength_moves_once_in_a_step_of_several_batches(fused):
     model = RankMixerForCTR(RankMixerConfig(**FIELDS | TINY | {"num_experts": 2, "active_expert_ratio": 0.1})).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused)
     batch, strength = make_batch(model.config), model.model.router_penalty.strength
-    found = []
+    found, gates, penalties = [], [], []
+    layers = [layer.ffn for layer in model.model.layers]
+    for layer in layers:
+        layer.register_forward_hook(lambda m, args, out: gates.append(out[1].detach()))
+    model.model.router_penalty.register_forward_hook(lambda m, args, out: penalties.append(out.detach()))
     for _ in range(2):
         for _ in range(3):
             model(**batch).loss.backward()
             found.append(strength.item() / 0.01)
         optimizer.step()
     np.testing.assert_allclose(found, [1.05] * 3 + [1.05**2] * 3, rtol=1e-5)
+    for place, penalty in enumerate(penalties):  # all batches of a step have the lambda of before it
+        of_layers = gates[place * len(layers) : (place + 1) * len(layers)]
+        torch.testing.assert_close(penalty, 0.01 * 1.05 ** (place // 3) * torch.stack(of_layers).sum(0))
 
 
 @pytest.mark.parametrize(
