@@ -11,6 +11,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmctr.analysis.effective_rank import RANK_KINDS, measure_effective_rank
+from lmctr.utils.files import write_text
 
 
 class EffectiveRankCallback(TrainerCallback):
@@ -52,10 +53,18 @@ class EffectiveRankCallback(TrainerCallback):
         self.history: list[dict[str, Any]] = []
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if not state.is_world_process_zero:
+            return
+        file = Path(args.output_dir, "effective_rank.jsonl")
         if state.global_step == 0:  # a resumed training has measured its start
-            Path(args.output_dir, "effective_rank.jsonl").unlink(missing_ok=True)
+            self.history = []
+            file.unlink(missing_ok=True)
             if self.batches is not None:  # the trainer has not made its evaluation batches yet
                 self._measure(args, state, **kwargs)
+        elif file.is_file():  # what was measured behind the checkpoint is measured again
+            lines = (line for line in file.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n"))
+            self.history = [entry for entry in map(json.loads, lines) if entry["step"] <= state.global_step]
+            write_text(file, "".join(json.dumps(entry) + "\n" for entry in self.history))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self._measure(args, state, **kwargs)
@@ -71,7 +80,8 @@ class EffectiveRankCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if self.batches is None:
-            self.batches = self._first(eval_dataloader)
+            with torch.random.fork_rng(devices=[]):  # the loader draws a seed, in a training that goes on once more
+                self.batches = self._first(eval_dataloader)
         ranks = measure_effective_rank(model, self.batches, max_samples=self.max_samples)
         entry = {"step": state.global_step, "epoch": state.epoch, "stages": ranks.rows()}
         self.history.append(entry)

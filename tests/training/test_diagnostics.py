@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import default_data_collator
 
-from lmctr import RankMixerConfig, RankMixerForCTR
+from lmctr import DeepFMConfig, DeepFMForCTR, RankMixerConfig, RankMixerForCTR
 from lmctr.analysis.effective_rank import measure_effective_rank
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.diagnostics import EffectiveRankCallback
@@ -114,6 +114,20 @@ def test_by_an_argument(tmp_path):
     written = lines(tmp_path)
     assert [entry["step"] for entry in written] == [4, 8]
     assert all([row["stage"] for row in entry["stages"]] == STAGES for entry in written)
+
+
+def test_a_training_that_goes_on_is_measured_once_and_the_same(tmp_path):
+    """Dropout draws what it would have drawn, and what was measured behind the checkpoint is written once."""
+    parameters = []
+    for checkpoint in (None, str(tmp_path / "checkpoint-4")):
+        torch.manual_seed(0)
+        model = DeepFMForCTR(DeepFMConfig(vocab_sizes=[6] * 4, embedding_dim=4, dropout=0.3))
+        values = {"save_total_limit": None, "load_best_model_at_end": False, "effective_rank_samples": 20}
+        trainer = make_trainer(tmp_path, epochs=3, model=model, **values)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        parameters.append([parameter.detach().clone() for parameter in model.parameters()])
+        assert [entry["step"] for entry in lines(tmp_path)] == [4, 8, 12]
+    assert all(torch.equal(one, two) for one, two in zip(*parameters))
 
 
 def test_an_argument_that_nothing_can_follow(tmp_path):
