@@ -35,6 +35,7 @@ class WeightAverage(TrainerCallback):
 
     def __init__(self, decay: float):
         self.decay, self.step = decay, 0
+        self._is_applied = False
         self._weights: dict[str, torch.Tensor] = {}
         self._averages: dict[str, torch.Tensor] = {}
         self._last: dict[str, torch.Tensor] = {}  # by table, the step that each of its rows is averaged up to
@@ -84,6 +85,8 @@ class WeightAverage(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> None:
+        if getattr(kwargs.get("optimizer"), "step_was_skipped", False):  # float16 gradients overflowed: no w_t
+            return
         self.step += 1
         dense = [name for name in self._weights if name not in self._last]
         averages = [self._averages[name] for name in dense]
@@ -105,15 +108,17 @@ class WeightAverage(TrainerCallback):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model with averaged weights inside the block."""
-        if not self.step:
+        """The model with averaged weights inside the block, and inside such a block in it."""
+        if not self.step or self._is_applied:
             yield
             return
         kept = {name: values.detach().clone() for name, values in self._weights.items()}
         self._put(self._now())
+        self._is_applied = True
         try:
             yield
         finally:
+            self._is_applied = False
             self._put(kept)
 
     @torch.no_grad()

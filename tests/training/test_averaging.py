@@ -1,5 +1,7 @@
 """The average of the weights, against sums over all steps in float64."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,7 +12,7 @@ from transformers import TrainerCallback, set_seed
 
 from lmctr.models.common.base import ctr_loss
 from lmctr.models.common.outputs import CTROutput
-from lmctr.training.averaging import AVERAGE_FILE
+from lmctr.training.averaging import AVERAGE_FILE, WeightAverage
 from lmctr.training.lora import add_lora
 
 DECAY = 0.9
@@ -105,6 +107,46 @@ def test_the_average_is_measured_saved_and_chosen(tmp_path):
         assert (checkpoint / AVERAGE_FILE).is_file()
     assert_is(trainer.model.state_dict(), steps.average(trainer.state.best_global_step))
     assert trainer.evaluate()["eval_auc"] == max(entry["eval_auc"] for entry in logged.values())
+
+
+def test_several_evaluation_sets_are_measured_by_the_same_average(tmp_path):
+    losses = []
+    for name, metric in (("one", "eval_auc"), ("several", "eval_late_auc")):
+        values = {"embedding_optimizer": "lazy_adam", "metric_for_best_model": metric, "stage2_epochs": 1}
+        trainer = table_trainer(tmp_path / name, **values)
+        if name == "several":
+            trainer.eval_dataset = {"late": trainer.eval_dataset}
+        trainer.train()
+        key = metric.replace("auc", "loss")
+        losses.append([entry[key] for entry in trainer.state.log_history if key in entry])
+    assert losses[0] == losses[1]
+
+
+def test_a_training_after_one_that_failed_has_an_average_of_its_own(tmp_path):
+    class Fails(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 5:
+                raise ArithmeticError
+
+    trainer, steps = table_trainer(tmp_path, eval_strategy="no", max_steps=12), Steps()
+    fails = Fails()
+    trainer.add_callback(fails)
+    with pytest.raises(ArithmeticError):
+        trainer.train()
+    trainer.remove_callback(fails)
+    trainer.add_callback(steps)
+    trainer.train()
+    assert_is(trainer.model.state_dict(), steps.average())
+
+
+def test_a_step_that_was_skipped_is_no_step(tmp_path):
+    """Float16 gradients that overflow change no weight, at first not even the initial ones."""
+    average, model = WeightAverage(DECAY), TableModel(4)
+    average.begin(model)
+    average.on_optimizer_step(None, None, None, optimizer=SimpleNamespace(step_was_skipped=True))
+    assert average.step == 0
+    average.on_optimizer_step(None, None, None, optimizer=SimpleNamespace(step_was_skipped=False))
+    assert average.step == 1
 
 
 @pytest.mark.parametrize("optimizer", ["dense", "lazy_adam"])
