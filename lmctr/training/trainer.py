@@ -32,7 +32,15 @@ from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, check_he
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
-from lmctr.training.checkpoints import MARKER, load_epoch_state, mark_complete, read_marker, rotate, save_epoch_state
+from lmctr.training.checkpoints import (
+    MARKER,
+    load_epoch_state,
+    mark_complete,
+    newest_complete_checkpoint,
+    read_marker,
+    rotate,
+    save_epoch_state,
+)
 from lmctr.training.checks import (
     check_best_metric,
     check_labels,
@@ -499,7 +507,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
     # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> Any:
-        """As in the parent, after checks that would otherwise fail hours later.
+        """As in the parent, after checks that would otherwise fail hours later; `resume_from_checkpoint=True`: from the newest complete one.
 
         Raises:
             ValueError: a training or evaluation set with one class only; a model of which nothing is trained; a checkpoint to resume from that is not
@@ -514,10 +522,13 @@ class CTRTrainer(CheckpointUploads, Trainer):
             if self.args.stage2_epochs and measures:  # looked for after the first epoch of stage 2
                 check_best_metric(self.args.metric_for_best_model, self.eval_dataset, self._task_names())
         self._began, self._seconds_before = time.monotonic(), 0.0
+        if resume_from_checkpoint is True:  # the newest may be one that a kill cut short
+            resume_from_checkpoint = newest_complete_checkpoint(self.args.output_dir)[0] or True
+        knows_all = not resume_from_checkpoint
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
             if (Path(resume_from_checkpoint) / MARKER).is_file():
-                marker = read_marker(resume_from_checkpoint)
+                marker, knows_all = read_marker(resume_from_checkpoint), True
                 before, self._seconds_before = marker.get("global_batch_size"), marker.get("seconds", 0.0)
                 if before != self.args.total_train_batch_size:
                     raise ValueError(
@@ -526,6 +537,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
                         "gradient_accumulation_steps x processes"
                     )
         self._row_gradients = RowGradients() if can_hold_rows(self.args) else None
+        if self.average is not None:
+            self.average.clear()  # of a training that an error ended
         on_start = self.args.eval_on_start
         self.args.eval_on_start = on_start and not resume_from_checkpoint  # once: patience counts evaluations
         try:
@@ -537,12 +550,21 @@ class CTRTrainer(CheckpointUploads, Trainer):
             loader = self.callback_handler.train_dataloader
             if isinstance(loader, EpochDataLoader):
                 loader.end_workers()
-        if "train_runtime" in output.metrics:  # the parent counts from where a run goes on
-            output.metrics["train_runtime"] += self._seconds_before
-        samples = getattr(self.train_dataset, "num_samples", None)
-        if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
-            output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
+        if knows_all and "train_runtime" in output.metrics:
+            output.metrics.update(self._speed(output.metrics["train_runtime"] + self._seconds_before))
         return output
+
+    def _speed(self, seconds: float) -> dict[str, float]:
+        """Of all steps and all seconds: the parent counts from where a run goes on, full batches with `max_steps`, and rows, not samples."""
+        steps, rows = self.state.global_step, len(self.train_dataset)
+        epochs, rest = divmod(steps, -(-rows // self.args.total_train_batch_size))
+        done = epochs * rows + rest * self.args.total_train_batch_size
+        samples = done * (getattr(self.train_dataset, "num_samples", None) or rows) / rows
+        return {
+            "train_runtime": seconds,
+            "train_samples_per_second": round(samples / seconds, 3),
+            "train_steps_per_second": round(steps / seconds, 3),
+        }
 
     def hyperparameter_search(
         self,
@@ -664,8 +686,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
             best = Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}"
             if best.is_dir():
                 self.state.best_model_checkpoint = str(best)
-        last = (callback.step for callback in self.callback_handler.callbacks if isinstance(callback, StopAt))
-        if should_stop(self.args, self.state) or any(self.state.global_step >= step for step in last):
+        last = [callback.step for callback in self.callback_handler.callbacks if isinstance(callback, StopAt)]
+        if should_stop(self.args, self.state) or self.state.global_step >= min([max_steps, *last]):
             return num_train_epochs, 0  # the run had ended early: no further epoch
         return result
 

@@ -17,7 +17,7 @@ from transformers import HfArgumentParser, TrainerCallback, default_data_collato
 import lmctr
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.checkpoints import MARKER, newest_complete_checkpoint
 from lmctr.training.checks import check_best_metric
 from lmctr.training.trainer import CTRTrainer
 
@@ -595,7 +595,39 @@ def test_seconds_of_a_run_that_goes_on_are_all_of_its_seconds(tmp_path):
     again = make_trainer(tmp_path, model=make_model(), callbacks=[Sleep()], load_best_model_at_end=False)
     metrics = again.train(resume_from_checkpoint=checkpoint).metrics
     assert metrics["train_runtime"] > 0.6  # three epochs, of which this process trained one
-    assert metrics["train_samples_per_second"] > len(again.train_dataset) / metrics["train_runtime"]  # of this stretch
+    for gone_on in (metrics, again.train(resume_from_checkpoint=newest_complete_checkpoint(tmp_path)[0]).metrics):
+        seconds = gone_on["train_runtime"]
+        assert gone_on["train_samples_per_second"] == pytest.approx(3 * len(again.train_dataset) / seconds, rel=1e-3)
+        assert gone_on["train_steps_per_second"] == pytest.approx(30 / seconds, rel=1e-3)
+
+
+def test_a_training_that_ended_within_an_epoch_goes_on_no_further(tmp_path):
+    arguments = {"stage1_epochs": 0, "max_steps": 13, "load_best_model_at_end": False, "lr_scheduler_type": "constant"}
+    trainer = make_trainer(tmp_path, **arguments)
+    metrics = trainer.train().metrics
+    done = 75 + 3 * 8  # an epoch of ten steps, the last of three samples, and three steps
+    assert metrics["train_samples_per_second"] == pytest.approx(done / metrics["train_runtime"], rel=1e-3)
+    again = make_trainer(tmp_path, **arguments)
+    again.train(resume_from_checkpoint=tmp_path / "checkpoint-13")
+    assert again.state.global_step == 13
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), trainer.model.state_dict().values())
+    )
+
+
+def test_the_newest_checkpoint_is_the_newest_complete_one(tmp_path):
+    make_trainer(tmp_path, save_total_limit=None).train()
+    (tmp_path / "checkpoint-30" / MARKER).unlink()  # a kill came before the last file
+    again = make_trainer(tmp_path, save_total_limit=None)
+    began = []
+
+    class Began(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            began.append(state.global_step)
+
+    again.add_callback(Began())
+    again.train(resume_from_checkpoint=True)
+    assert began == [20]
 
 
 @pytest.mark.parametrize("arguments", [{"new_modules_learning_rate": 0.5}, {"embedding_optimizer": "lazy_adam"}])
