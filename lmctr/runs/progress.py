@@ -22,11 +22,18 @@ class ProgressLines(TrainerCallback):
     Args:
         stage: tells the current stage (1, 2 or None).
         say: prints a line.
+        last: the step that the training ends with, where that is not the last one of its schedule.
     """
 
-    def __init__(self, stage: Callable[[], int | None] = lambda: None, say: Callable[[str], None] = lambda line: None):
+    def __init__(
+        self,
+        stage: Callable[[], int | None] = lambda: None,
+        say: Callable[[str], None] = lambda line: None,
+        last: int | None = None,
+    ):
         self.stage = stage
         self.say = say
+        self.last = last
         self.began = time.monotonic()
         self.first_step = 0
         self.works: dict[str, Work] = {}
@@ -55,7 +62,7 @@ class ProgressLines(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.is_world_process_zero:
-            self._count("training", "steps", state.max_steps, state.global_step)
+            self._count("training", "steps", self.last or state.max_steps, state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self._end("training")
@@ -91,11 +98,12 @@ class ProgressLines(TrainerCallback):
         if not state.is_world_process_zero:
             return
         stage = f"stage {self.stage()} " if self.stage() is not None and args.stage1_epochs else ""
-        place = f"{stage}epoch {state.epoch or 0:.2f} step {state.global_step}/{state.max_steps}"
+        last = self.last or state.max_steps
+        place = f"{stage}epoch {state.epoch or 0:.2f} step {state.global_step}/{last}"
         if "loss" in logs:
             done = state.global_step - self.first_step
             passed = time.monotonic() - self.began
-            left = passed / max(done, 1) * (state.max_steps - state.global_step)
+            left = passed / max(done, 1) * (last - state.global_step)
             self.say(
                 f"{place}  loss {logs['loss']:.4f}  lr {logs['learning_rate']:.2e}  "
                 f"{clock(passed)} passed, {clock(left)} left"

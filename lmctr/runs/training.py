@@ -500,15 +500,19 @@ class Training:
         trainer: CTRTrainer,
         parts: tuple[str, ...] = PARTS[1:],
         calibration: list[float] | None = None,
+        last: int | None = None,
     ) -> dict[str, Any]:
-        """Train, from the newest checkpoint on, calibrate, by the validation part or as told, and measure. Returns what `metrics.json` says of it."""
+        """Train, from the newest checkpoint on, to the end or the `last` step, calibrate, by the validation part or as told, and measure. Returns
+        what `metrics.json` says of it."""
         checkpoint, skipped = newest_complete_checkpoint(trainer.args.output_dir)
         for message in skipped:
             self.tell(f"skipped: {message}")
         if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
+        if last is not None:
+            trainer.add_callback(StopAt(last))
         metrics, found = {}, {}
-        with ProgressLines(lambda: trainer.stages.stage, self.say) as lines:
+        with ProgressLines(lambda: trainer.stages.stage, self.say, last) as lines:
             trainer.add_callback(lines)
             # Processes of one training would not stop at the same step.
             alone = trainer.args.save_strategy != "no" and trainer.args.world_size == 1
@@ -516,6 +520,8 @@ class Training:
                 if held is not None:
                     trainer.add_callback(EndAtInterrupt(held))
                 outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            if held is not None and held.came:  # behind the last checkpoint
+                raise KeyboardInterrupt
             if self.is_first:
                 self.folder.unseal()  # until the last file of the run is written
             if trainer.args.lora is not None and parts:
@@ -660,10 +666,9 @@ class Training:
         if trials:
             share = self._best_epoch([*trials, chosen["evaluations"]])["best_epoch"] / self.args.num_train_epochs
         last = max(round(planned * share), 1)
-        trainer.add_callback(StopAt(last))
         samples = view.num_samples("train")
         self.say(f"training again on training and validation, {samples:,} samples: {last:,} of {planned:,} steps")
-        found = self._fit(view, trainer, ("test",), chosen.get("calibration"))
+        found = self._fit(view, trainer, ("test",), chosen.get("calibration"), last)
         if self.is_first:
             processor.save_pretrained(self.folder.path)
             if trainer.holds_whole_model and self.args.save_strategy != "no":

@@ -322,7 +322,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
             outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
             loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
         else:
-            outputs = model(**{key: value for key, value in inputs.items() if key not in ("labels", "sample_weight")})
+            if "sample_weight" in inputs:
+                raise ValueError(
+                    "compute_loss_func gets no weights, but the samples have some (sample_weight, loss_weight or recency_half_life); leave them out, "
+                    "or override compute_loss"
+                )
+            outputs = model(**{key: value for key, value in inputs.items() if key != "labels"})
             loss = self.compute_loss_func(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
         if num_items_in_batch is not None:
             # Gradients are averaged over the processes; the loss is already a share of the global mean.

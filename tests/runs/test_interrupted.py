@@ -50,8 +50,10 @@ def small(recipe, **training):
         (small(TABLE, stop_by_term=True), 5, 6),
         (small(TABLE), 29, 30),  # the last step of the first epoch, at whose end there is a checkpoint all the same
         (small(TABLE, save_strategy="best"), 5, 6),
+        # the last step of all, behind the best checkpoint
+        (small(TABLE, save_strategy="best", metric_for_best_model="eval_positive_rate"), 59, 30),
     ],
-    ids=["ctr_sink", "deepfm", "sigterm", "end_of_epoch", "best"],
+    ids=["ctr_sink", "deepfm", "sigterm", "end_of_epoch", "best", "end_of_all"],
 )
 def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, saved, tmp_path, monkeypatch, capsys):
     recipe["training"] = dict(recipe["training"])

@@ -515,6 +515,15 @@ def test_a_loss_of_ones_own(tmp_path):
     assert norms["own"] == pytest.approx(2 * norms["plain"], rel=1e-4)
 
 
+@pytest.mark.parametrize("half_life", [None, 10.0])
+def test_a_loss_of_ones_own_loses_no_weights(tmp_path, half_life):
+    train = ToyDataset(weighted=half_life is None)
+    trainer = make_trainer(tmp_path, train=train, recency_half_life=half_life)
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum()
+    with pytest.raises(ValueError, match="compute_loss_func gets no weights, but the samples have some"):
+        trainer.train()
+
+
 def test_logits_are_processed_for_ones_own_metrics_alone(tmp_path):
     seen = []
 

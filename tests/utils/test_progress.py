@@ -170,8 +170,9 @@ def test_a_line_goes_above_the_bars_and_puts_the_next_line_off(soon, monkeypatch
         assert sys.stdout.getvalue().count("a line\n") == 40
 
 
-def test_the_bar_and_the_lines_of_a_training_tell_one_time(monkeypatch):
-    """Both from the start of the training: a first step that compiles takes minutes."""
+@pytest.mark.parametrize(("last", "steps", "share", "left"), [(None, 40, 18, "32:05"), (10, 10, 70, "2:55")])
+def test_the_bar_and_the_lines_of_a_training_tell_one_time(monkeypatch, last, steps, share, left):
+    """Both from the start of the training, where a first step that compiles takes minutes, to its end, which may come before the schedule's."""
     now, lines = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     args = SimpleNamespace(stage1_epochs=0)
@@ -180,15 +181,16 @@ def test_the_bar_and_the_lines_of_a_training_tell_one_time(monkeypatch):
     )  # goes on behind step 4
 
     def train():
-        with progress.showing(), ProgressLines(say=lines.append) as callback:
+        with progress.showing(), ProgressLines(say=lines.append, last=last) as callback:
             callback.on_train_begin(args, state, None)
             for state.global_step, now[0] in ((5, 100.0), (6, 110.0), (7, 175.0)):
                 callback.on_step_end(args, state, None)
             callback.on_log(args, state, None, {"loss": 0.5, "learning_rate": 0.1})
 
     shown = written(monkeypatch, False, train)
-    assert lines[0].endswith("  2:55 passed, 32:05 left")
-    assert "training: 18% of 40 steps, 2:55 passed, 32:05 left\n" in shown
+    assert f" step 7/{steps} " in lines[0]
+    assert lines[0].endswith(f"  2:55 passed, {left} left")
+    assert f"training: {share}% of {steps} steps, 2:55 passed, {left} left\n" in shown
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (65.9, "1:05"), (7261, "2:01:01")])
