@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-FILLER = -1
-"""Dataset index of a row that only fills a batch: it gets label -100 and counts nowhere."""
+
+def filler(row: int) -> int:
+    """The dataset index, below 0, of a row that only fills a batch: it repeats another one, with label -100, and counts nowhere."""
+    return -1 - int(row)
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -34,7 +37,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         seed: the order is a function of (seed, epoch) only.
 
     Each sample is in exactly one micro-batch per epoch. All processes yield the same number of micro-batches; where
-    the last global batch has fewer rows than parts, a part holds one `FILLER`.
+    the last global batch has fewer rows than parts, a part holds one [`filler`], of a row of that batch: an optimiser of touched rows touches
+    no others.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         for rows in self.global_batches(self.epoch):
             parts = np.array_split(rows, math.ceil(len(rows) / self.step_size) * self.num_processes)
             for part in parts[self.process_index :: self.num_processes]:
-                yield part.tolist() if len(part) else [FILLER]
+                yield part.tolist() if len(part) else [filler(rows[0])]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
         return [
@@ -125,7 +129,7 @@ class EvaluationBatchSampler(Sampler[list[int]]):
         for start in range(0, num_samples, step_rows):
             rows = order[start : start + step_rows]
             width = math.ceil(len(rows) / num_processes)
-            grid = np.full(width * num_processes, FILLER, dtype=np.int64)
+            grid = np.full(width * num_processes, filler(rows[-1]), dtype=np.int64)
             grid[: len(rows)] = rows
             self._steps.append(grid.reshape(num_processes, width))
         self.process_index = process_index
@@ -139,12 +143,19 @@ class EvaluationBatchSampler(Sampler[list[int]]):
 
     @property
     def gathered_rows(self) -> np.ndarray:
-        """Dataset row of each value gathered over the processes, step by step; `FILLER` where it is to be dropped."""
+        """Dataset row of each value gathered over the processes, step by step; below 0 where it is to be dropped."""
         return np.concatenate([grid.reshape(-1) for grid in self._steps])
 
 
+@dataclass
+class Filler:
+    """An item that only fills a batch."""
+
+    item: Any
+
+
 class FillerDataset(Dataset):
-    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator; with weights its items are (item, weight).
+    """A map-style dataset that answers the index of a [`filler`] with a [`Filler`]; with weights its items are (item, weight).
 
     Args:
         dataset: map-style. weight: (S,), or (S, C) for rows of several samples, float32.
@@ -160,40 +171,33 @@ class FillerDataset(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        if index == FILLER:
-            return None
+        if index < 0:
+            return Filler(self[filler(index)])
         return self.dataset[index] if self.weight is None else (self.dataset[index], self.weight[index])
 
     def __getitems__(self, indices: list[int]) -> list:
-        if FILLER in indices or not hasattr(self.dataset, "__getitems__"):
+        if min(indices) < 0 or not hasattr(self.dataset, "__getitems__"):
             return [self[index] for index in indices]
         items = self.dataset.__getitems__(indices)
         return items if self.weight is None else list(zip(items, self.weight[np.asarray(indices)]))
 
 
 class FillerCollator:
-    """Collates real rows with the given collator and turns filler rows into rows that count nowhere.
+    """Collates rows with the given collator and turns [`Filler`]s into rows that count nowhere: their label is -100.
 
-    A filler repeats a real row of its batch (or the first row of the dataset when the batch has none), with label -100. A
-    filler among impressions has no ads (`ad_mask` False): batch normalisation does not count them either.
+    A filler among impressions has no ads (`ad_mask` False): batch normalisation does not count them either.
     """
 
-    def __init__(self, collator: Any, dataset: Sequence, label_name: str = "labels"):
+    def __init__(self, collator: Any, label_name: str = "labels"):
         self.collator = collator
-        self.dataset = dataset
         self.label_name = label_name
 
     def __call__(self, rows: list) -> dict:
-        if not any(row is None for row in rows):
-            return self.collator(rows)
-        fillers = [index for index, row in enumerate(rows) if row is None]
-        real = [row for row in rows if row is not None]
-        substitute = real[0] if real else self.dataset[0]
-        batch = self.collator([substitute if row is None else row for row in rows])
-        if self.label_name in batch:
-            batch[self.label_name][fillers] = -100
-        if "ad_mask" in batch:
-            batch["ad_mask"][fillers] = False
+        fillers = [index for index, row in enumerate(rows) if isinstance(row, Filler)]
+        batch = self.collator([row.item if isinstance(row, Filler) else row for row in rows] if fillers else rows)
+        for name, value in {self.label_name: -100, "ad_mask": False}.items() if fillers else ():
+            if name in batch:
+                batch[name][fillers] = value
         return batch
 
 

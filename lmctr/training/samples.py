@@ -8,7 +8,6 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.training.sampler import FILLER
 from lmctr.utils.ragged import ragged_arange
 
 
@@ -56,7 +55,7 @@ def _places(dataset: Subset) -> np.ndarray:
 
 def in_order(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Undo sorting and sharding: gathered values to the dataset's order, fillers dropped."""
-    real = rows != FILLER
+    real = rows >= 0
     ordered = np.empty((int(real.sum()), *values.shape[1:]), dtype=values.dtype)
     ordered[rows[real]] = values[real]
     return ordered

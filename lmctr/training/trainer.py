@@ -267,7 +267,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         return (EpochDataLoader if is_training else DataLoader)(
             rows,
             batch_sampler=sampler,
-            collate_fn=FillerCollator(collator if weight is None else WeightedCollator(collator), rows),
+            collate_fn=FillerCollator(collator if weight is None else WeightedCollator(collator)),
             num_workers=args.dataloader_num_workers,
             worker_init_fn=end_with_parent,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",

@@ -10,7 +10,7 @@ from lmctr import RetrievalMLPConfig, RetrievalMLPForCTR
 from lmctr.data import ImpressionCollator, ImpressionDataset, ImpressionStore, ImpressionView, synthetic_cascade
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.sampler import FillerCollator
+from lmctr.training.sampler import Filler, FillerCollator
 from lmctr.training.trainer import CTRTrainer
 
 ADAGRAD = {"optim": "adagrad", "optim_args": "eps=1e-8", "learning_rate": 0.01, "weight_decay": 0.0}
@@ -73,7 +73,7 @@ def test_a_global_batch_counts_impressions(tmp_path, loss):
 def test_fillers_have_no_ads(tmp_path):
     trainer, data = make_trainer(tmp_path)
     plain = data.collate([3, 4])
-    filled = FillerCollator(data.collate, data)([3, 4, None, None])
+    filled = FillerCollator(data.collate)([3, 4, Filler(3), Filler(3)])
     assert not filled["ad_mask"][2:].any()
     model = trainer.model.train()
     expected, found = model(**plain), model(**filled)
