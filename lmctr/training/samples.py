@@ -59,3 +59,16 @@ def in_order(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     ordered = np.empty((int(real.sum()), *values.shape[1:]), dtype=values.dtype)
     ordered[rows[real]] = values[real]
     return ordered
+
+
+def training_speed(dataset: Any, steps: int, batch_size: int, seconds: float) -> dict[str, float]:
+    """Metrics of a training's speed, of all its steps and seconds: transformers counts from where a run goes on, full batches with `max_steps`,
+    and rows, not samples. `batch_size`: rows per step; the last step of an epoch has fewer."""
+    rows = len(dataset)
+    epochs, rest = divmod(steps, -(-rows // batch_size))
+    samples = (epochs * rows + rest * batch_size) * (getattr(dataset, "num_samples", None) or rows) / rows
+    return {
+        "train_runtime": seconds,
+        "train_samples_per_second": round(samples / seconds, 3),
+        "train_steps_per_second": round(steps / seconds, 3),
+    }

@@ -68,7 +68,7 @@ from lmctr.training.sampler import (
     FillerDataset,
     GlobalBatchSampler,
 )
-from lmctr.training.samples import in_order, own_metrics, sample_values
+from lmctr.training.samples import in_order, own_metrics, sample_values, training_speed
 from lmctr.training.sharded import (
     add_tables,
     dense_weights,
@@ -556,20 +556,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
             if isinstance(loader, EpochDataLoader):
                 loader.end_workers()
         if knows_all and "train_runtime" in output.metrics:
-            output.metrics.update(self._speed(output.metrics["train_runtime"] + self._seconds_before))
+            seconds = output.metrics["train_runtime"] + self._seconds_before
+            batch_size = self.args.total_train_batch_size
+            output.metrics.update(training_speed(self.train_dataset, self.state.global_step, batch_size, seconds))
         return output
-
-    def _speed(self, seconds: float) -> dict[str, float]:
-        """Of all steps and all seconds: the parent counts from where a run goes on, full batches with `max_steps`, and rows, not samples."""
-        steps, rows = self.state.global_step, len(self.train_dataset)
-        epochs, rest = divmod(steps, -(-rows // self.args.total_train_batch_size))
-        done = epochs * rows + rest * self.args.total_train_batch_size
-        samples = done * (getattr(self.train_dataset, "num_samples", None) or rows) / rows
-        return {
-            "train_runtime": seconds,
-            "train_samples_per_second": round(samples / seconds, 3),
-            "train_steps_per_second": round(steps / seconds, 3),
-        }
 
     def hyperparameter_search(
         self,
