@@ -125,3 +125,14 @@ def test_a_step_is_a_version_of_the_weights_that_it_changes(options):
     torch.optim.AdamW([moved, alone], **options).step()
     after = [version_of(weight) for weight in (moved, alone)]
     assert [one != other for one, other in zip(before, after)] == [True, False]
+
+
+def test_a_weight_at_the_address_of_a_dead_one_is_another():
+    """Of two assignments in a row the second lies where the weight lay before the first."""
+    weight, addresses, versions = torch.nn.Parameter(torch.ones(64, 64)), set(), set()
+    for _ in range(20):
+        weight.data = weight.data * 1.5
+        addresses.add(weight.data_ptr())
+        versions.add(version_of(weight))
+        assert version_of(weight) in versions
+    assert len(addresses) < len(versions) == 20
