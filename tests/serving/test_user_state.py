@@ -331,6 +331,9 @@ def test_the_state_belongs_to_its_model_and_processor():
     with pytest.raises(ValueError, match="made with another processor"):
         score(model, make(num_behaviors=7)[1], state, ["x"], 10**6)
     assert score(model, make()[1], state, ["x"], 10**6).shape == (1,)  # one of equal settings
+    processor.num_behaviors = 7  # more than the state keeps
+    with pytest.raises(ValueError, match="the processor's settings were changed since the UserState was made"):
+        score(model, processor, state, ["x"], 10**6)
 
 
 @pytest.mark.parametrize(
