@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -74,9 +73,8 @@ def weights_version(model: nn.Module, parameters: Iterable[nn.Parameter] | None 
 
 
 class _Watched(NamedTuple):
-    """A weight, where it lies, and the number of its storage: no other has it, also where it comes to lie at the address of a dead one."""
+    """Where a weight lies, and the number of its storage: no other has it, also where it comes to lie at the address of a dead one."""
 
-    weight: weakref.ref[torch.Tensor]
     address: int
     storage: StorageWeakRef
     number: int
@@ -88,18 +86,17 @@ def version_of(weight: torch.Tensor) -> tuple[int, int]:
     if known is None or known.address != address or known.storage.expired():
         with _WATCHING:
             if _WATCHED.get(id(weight)) is known:  # else another thread was faster
-                storage, forget = StorageWeakRef(weight.untyped_storage()), partial(_forget, id(weight))
-                _WATCHED[id(weight)] = _Watched(weakref.ref(weight, forget), address, storage, next(_NUMBERS))
+                if len(_WATCHED).bit_count() == 1:  # now and then
+                    for key in [key for key, own in _WATCHED.items() if own.storage.expired()]:
+                        del _WATCHED[key]
+                storage = StorageWeakRef(weight.untyped_storage())
+                _WATCHED[id(weight)] = _Watched(address, storage, next(_NUMBERS))
             known = _WATCHED[id(weight)]
     return known.number, 0 if weight.is_inference() else weight._version
 
 
-_WATCHED: dict[int, _Watched] = {}  # by identity
+_WATCHED: dict[int, _Watched] = {}  # by identity; torch swaps no tensors that have weak references themselves
 _WATCHING, _NUMBERS = threading.Lock(), itertools.count()
-
-
-def _forget(key: int, weight: weakref.ref[torch.Tensor]) -> None:
-    _WATCHED.pop(key, None)
 
 
 def _count_step(optimizer: torch.optim.Optimizer, *unused: Any) -> None:
