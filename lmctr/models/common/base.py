@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import operator
 import os
 import re
 import sys
@@ -158,8 +159,8 @@ def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class KeptOfWeights:
-    """What was made of models, kept until weights or buffers are replaced by others (a change in place is a change of both) or other adapters
-    act."""
+    """What was made of models, kept until weights, buffers, modules or configurations are replaced by others (a change in place is a change of
+    both), a hook comes or goes, or other adapters act."""
 
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
@@ -167,17 +168,15 @@ class KeptOfWeights:
 
     def of(self, model: torch.nn.Module, make: Callable[[torch.nn.Module], Any]) -> Any:
         """What `make` gave for the model as its weights are."""
-        shared, adapters = [*model.parameters(), *model.buffers()], adapters_of(model)
+        modules = [*model.modules()]
+        shared = [*model.parameters(), *model.buffers(), *(module.__dict__.get("config") for module in modules)]
+        hooks = [tuple(own) for module in modules for own in (module._forward_pre_hooks, module._forward_hooks) if own]
+        about = [*map(weakref.ref, modules)], hooks, adapters_of(model)  # modules may hold the model
         with self._lock:
-            known, acted, made = self._kept.get(model, (None, None, None))
-            if (
-                known is None
-                or acted != adapters
-                or len(known) != len(shared)
-                or any(one is not other for one, other in zip(known, shared))
-            ):
+            known, before, made = self._kept.get(model, ((), None, None))
+            if before != about or len(known) != len(shared) or any(map(operator.is_not, known, shared)):
                 made = make(model)
-                self._kept[model] = (shared, adapters, made)
+                self._kept[model] = (shared, about, made)
             return made
 
 
