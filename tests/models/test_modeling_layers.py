@@ -131,7 +131,8 @@ def test_a_weight_at_the_address_of_a_dead_one_is_another():
     """Of two assignments in a row the second lies where the weight lay before the first."""
     weight, addresses, versions = torch.nn.Parameter(torch.ones(64, 64)), set(), set()
     for _ in range(20):
-        weight.data = weight.data * 1.5
+        for _ in range(2):
+            weight.data = weight.data * 1.5
         addresses.add(weight.data_ptr())
         versions.add(version_of(weight))
         assert version_of(weight) in versions
