@@ -27,7 +27,7 @@ def settings_fingerprint(processor: Any) -> str:
     if processor.request_kind != "text":
         return processor.fingerprint
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(_canonical(processor.to_dict()))
+    digest.update(processor.canonical_settings.encode())
     digest.update(_canonical({"max_length": processor.effective_max_length}))
     digest.update(_tokenizer_hash(processor.tokenizer))
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lmctr.models.common.base import weights_version
+from lmctr.models.common.base import version_of, weights_version
 
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .row_scorer import RowScorer
@@ -45,8 +45,7 @@ _SPLITS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[object, SplitRetrieval
 def _split(model: torch.nn.Module) -> SplitRetrievalModel:
     """The model's halves, kept until its weights or running statistics change; tables are the model's own."""
     # A batch in training mode moves running statistics without a new version of theirs; it counts itself in `num_batches_tracked`.
-    buffers = tuple((buffer.data_ptr(), 0 if buffer.is_inference() else buffer._version) for buffer in model.buffers())
-    version = (weights_version(model), buffers)
+    version = (weights_version(model), *map(version_of, model.buffers()))
     known = _SPLITS.get(model)
     if known is None or known[0] != version:
         known = _SPLITS[model] = (version, split_first_layer(model, copy_tables=False))

@@ -122,7 +122,7 @@ class UserState:
         Raises:
             ValueError: behaviours that the processor refuses; the state is then as before.
         """
-        self._check_weights()
+        self._check_unchanged()
         behaviors = entries(behaviors, "behaviors")
         self._scorer.check_behaviors(behaviors, self.last_time)
         history = self._history + behaviors
@@ -157,7 +157,7 @@ class UserState:
     ) -> tuple[Request, EncodedHistory | None]:
         """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
         encoded goes back by [`keep`]."""
-        self._check_weights()
+        self._check_unchanged()
         candidates, time = entries(candidates, "candidates"), checked(time, "time")
         if 0 < self.num_kept < self.num_seen:
             self._check_times(candidates, time)
@@ -243,10 +243,14 @@ class UserState:
         if processor is not self._scorer.processor and settings_fingerprint(processor) != self._settings:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
-    def _check_weights(self) -> None:
+    def _check_unchanged(self) -> None:
         if hash(weights_version(self._scorer.model)) != self._weights:
             raise ValueError(
                 "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
+            )
+        if settings_fingerprint(self._scorer.processor) != self._settings:
+            raise ValueError(
+                "the processor's settings were changed since the UserState was made; make a new one from the history"
             )
 
     def save(self, path: str | Path) -> Path:
@@ -258,7 +262,7 @@ class UserState:
         """
         from safetensors.torch import save_file
 
-        self._check_weights()
+        self._check_unchanged()
         path = as_path(path, "path")
         metadata = {
             "format": _FORMAT,

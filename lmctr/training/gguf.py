@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import expanded
 
 
@@ -24,9 +24,8 @@ def backbone_of_gguf(file: Path) -> Path:
     Raises:
         ValueError: the package gguf is not installed, or transformers cannot read the file.
     """
-    about = file.stat()
-    name = hashlib.blake2b(f"{file.name} {about.st_size} {about.st_mtime_ns}".encode(), digest_size=6).hexdigest()
-    folder = expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / f"lmctr/backbones/{file.stem}-{name}"
+    name = f"{file.stem}-{file_fingerprint(file)[:12]}"
+    folder = expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lmctr/backbones" / name
     if folder.is_dir():
         return folder
     if find_spec("gguf") is None:

@@ -196,7 +196,12 @@ def test_fingerprint_changes_with_what_the_arrays_depend_on(fitted):
     assert other.fingerprint != fitted.fingerprint
     fields = [dict(field) for field in FIELDS]
     fields[2]["transform"] = "raw"
-    assert TabularFeatureProcessor(fields).fit(columns_of(rows)).fingerprint != fitted.fingerprint
+    other = TabularFeatureProcessor(fields).fit(columns_of(rows))
+    assert other.fingerprint != fitted.fingerprint
+    before = other(rows[:3])["numeric_values"]
+    other.fields = copy.deepcopy(fitted).fields  # after use
+    assert not torch.equal(other(rows[:3])["numeric_values"], before)
+    assert torch.equal(other(rows[:3])["numeric_values"], fitted(rows[:3])["numeric_values"])
 
 
 @pytest.mark.parametrize(

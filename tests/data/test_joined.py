@@ -52,6 +52,10 @@ def test_columns_stand_on_the_rows_with_their_ids(tmp_path, name):
     other = table_source(rows, "click", joined=[{"path": items, "by": "item", "id": "item_id", "columns": ["brand"]}])
     assert "price" not in read(other)
     assert other.fingerprint != source.fingerprint
+    before = source.fingerprint
+    written(tmp_path / name, ITEMS | {"price": [90.5, None, 3.0, 1.0]})
+    assert read(source, kinds)["price"] == [None, 90.5, None, None]  # of the file as it is now
+    assert source.fingerprint != before
 
 
 def test_ids_that_differ_by_zeros_alone_stay_apart(tmp_path):

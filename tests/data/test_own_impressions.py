@@ -115,6 +115,9 @@ def test_ranks_weights_and_fields_as_the_schema_says(tmp_path):
     (again,) = moved.blocks()
     np.testing.assert_array_equal(again.ranks, block.ranks)
     assert moved.fingerprint != source.fingerprint
+    held = load(path)
+    table.assign(v=0.5).to_csv(tmp_path / "ads.csv", index=False)
+    assert held.fingerprint == source.fingerprint != load(path).fingerprint  # it is that of what was read
 
 
 def test_from_a_file_to_a_scored_request(tmp_path, capsys):

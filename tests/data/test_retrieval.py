@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from text_logs import small_log
 
+from lmctr.data import InteractionLog
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.data.logs.text_encoders import MissingExtraError, cached_vectors
 
@@ -126,6 +127,17 @@ def test_the_cache_is_used_and_memory_mapped(log, tmp_path, monkeypatch):
         build_retrieval(log, events, **{**options, **change})
     build_retrieval(log, events[:-1], **options)
     assert len(list(tmp_path.glob("retrieval-*"))) == 6
+
+
+def test_the_cache_knows_which_events_are_hidden(tmp_path):
+    """Of the same events in the same order: what is hidden stands in no history."""
+    found = []
+    for hidden in (None, np.array([False, True, True])):
+        log = InteractionLog.from_columns([1, 1, 1], [5, 6, 7], [10, 20, 30], [1, 0, 1], hidden=hidden)
+        options = {"item_texts": ["heat"] * 3, "k": 2, "train_events": [0], "cache_dir": tmp_path}
+        own = build_retrieval(log, [2], "tfidf", **options)
+        found.append(own.history.tolist())
+    assert found == [[[1, 0]], [[0, -1]]]
 
 
 def test_an_interrupted_search_goes_on_where_it_stopped(log, tmp_path, monkeypatch):

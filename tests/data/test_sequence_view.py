@@ -197,6 +197,13 @@ def test_round_trip_and_auto_classes(tmp_path):
         SequenceProcessor.from_pretrained(tmp_path)
 
 
+def test_a_setting_after_use_is_part_of_the_fingerprint(tmp_path):
+    processor = SequenceProcessor(max_history_length=9)
+    before, processor.max_history_length = processor.fingerprint, 5
+    processor.save_pretrained(tmp_path)
+    assert before != processor.fingerprint == SequenceProcessor.from_pretrained(tmp_path).fingerprint
+
+
 def test_raw_requests_give_the_batches_of_the_view():
     log = sequence_log(extra_labels=("like",))
     view = sequence_view(log, item_features=["genres"], user_features=["country"], max_history_length=5)

@@ -5,6 +5,7 @@ import json
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -65,6 +66,24 @@ def test_a_store_on_disk_holds_what_transform_gives(store):
     assert store.input_ids.dtype == np.int16  # 300 values
     assert store.processor.statistics["num_rows"] == 2400  # fitted on the training part only
     assert store.info.best_auc == source.info.best_auc
+
+
+def test_a_table_that_changes_in_place_is_read_again(tmp_path):
+    """Labels that were turned, then rows that were added: neither the store nor the cuts of the parts are those of before."""
+    table = pd.DataFrame(table_with_everything()).drop(columns=["s", "at"])
+    fields = [{"name": "c", "type": "categorical"}]
+
+    def source():
+        return table_source(table, "label", fields, time="t", split="time")
+
+    kept = source()
+    TabularStore.build(kept, directory=tmp_path)
+    table["label"] = 1 - table["label"]
+    assert TabularStore.build(kept, directory=tmp_path).labels.tolist() == table["label"].tolist()
+    for count in range(50):
+        table.loc[50 + count] = table.loc[count].to_dict() | {"t": 150 + count}
+    found, wanted = (TabularStore.build(own, directory=tmp_path / str(own is kept)) for own in (kept, source()))
+    assert found.split.tolist() == wanted.split.tolist()
 
 
 def test_in_memory_and_on_disk_are_the_same(store):

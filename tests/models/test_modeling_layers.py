@@ -8,7 +8,7 @@ import torch
 from tabular_inputs import FIELDS, make_batch, softmax
 
 import lmctr
-from lmctr.models.common import tokens
+from lmctr.models.common import base, tokens
 from lmctr.models.common.base import evaluation_mode, version_of
 from lmctr.models.common.layers import MLP, attend, in_blocks
 
@@ -125,3 +125,27 @@ def test_a_step_is_a_version_of_the_weights_that_it_changes(options):
     torch.optim.AdamW([moved, alone], **options).step()
     after = [version_of(weight) for weight in (moved, alone)]
     assert [one != other for one, other in zip(before, after)] == [True, False]
+
+
+def test_a_weight_at_the_address_of_a_dead_one_is_another():
+    """As allocators give out what they have just got back."""
+    memory = bytearray(8)
+    weight = torch.nn.Parameter(torch.frombuffer(memory, dtype=torch.float32))
+    before, address = version_of(weight), weight.data_ptr()
+    weight.data = torch.frombuffer(memory, dtype=torch.float32)
+    assert weight.data_ptr() == address
+    assert version_of(weight) != before
+    assert version_of(weight) == version_of(weight)
+
+
+def test_weights_that_are_watched_can_be_swapped_and_are_forgotten(monkeypatch):
+    monkeypatch.setattr(base, "_WATCHED", {})
+    weight, other = (torch.nn.Parameter(torch.full((2,), value)) for value in (1.0, 2.0))
+    before = version_of(weight)
+    torch.utils.swap_tensors(weight, other)
+    assert version_of(weight) != before
+    watched = [torch.nn.Parameter(torch.ones(2)) for _ in range(100)]
+    for _ in range(30):
+        watched = [torch.nn.Parameter(torch.ones(2)) for _ in watched]
+        list(map(version_of, watched))
+    assert len(base._WATCHED) < 1500  # of 3100

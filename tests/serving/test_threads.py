@@ -1,5 +1,6 @@
 """Many threads, a training beside them, and wrong requests among right ones: every score is that of the request alone."""
 
+import copy
 import gc
 import random
 import sys
@@ -171,8 +172,20 @@ def test_the_copy_follows_its_model_and_goes_with_it():
     again = evaluation_copy(model)
     assert again is not copied
     assert any(weight is head.weight for weight in again.parameters())
-    held = weakref.ref(again)
-    del model, copied, again, head
+    seen = [again]
+    model.config = copy.deepcopy(model.config)
+    seen.append(evaluation_copy(model))
+    handle = model.model.register_forward_hook(lambda *given: None)
+    seen.append(evaluation_copy(model))
+    handle.remove()
+    seen.append(evaluation_copy(model))
+    model.head.activation = torch.nn.Identity()
+    seen.append(evaluation_copy(model))
+    assert len({id(one) for one in seen}) == 5
+    assert seen[-1] is evaluation_copy(model)
+    assert seen[-1].config is model.config
+    held = weakref.ref(seen[-1])
+    del model, copied, again, head, seen
     gc.collect()
     assert held() is None
 

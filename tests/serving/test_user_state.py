@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.helpers import rescale_adapter_scale
 from safetensors import safe_open
 from safetensors.torch import save_file
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
@@ -312,6 +313,12 @@ def test_adapters_that_act_are_noticed():
         score(adapted, processor, state, candidates, 10**6)
     adapted.set_adapter("default")
     torch.testing.assert_close(score(adapted, processor, state, candidates, 10**6), first)
+    with rescale_adapter_scale(adapted, 3.0):
+        scaled = expected()
+        torch.testing.assert_close(found(), scaled)
+        with pytest.raises(ValueError, match="or other adapters act; make a new one from the history"):
+            score(adapted, processor, state, candidates, 10**6)
+    assert (scaled - first).abs().max() > 1e-3
     adapted.merge_adapter()
     torch.testing.assert_close(found(), first, atol=1e-4, rtol=1e-4)
 
@@ -324,6 +331,9 @@ def test_the_state_belongs_to_its_model_and_processor():
     with pytest.raises(ValueError, match="made with another processor"):
         score(model, make(num_behaviors=7)[1], state, ["x"], 10**6)
     assert score(model, make()[1], state, ["x"], 10**6).shape == (1,)  # one of equal settings
+    processor.num_behaviors = 7  # more than the state keeps
+    with pytest.raises(ValueError, match="the processor's settings were changed since the UserState was made"):
+        score(model, processor, state, ["x"], 10**6)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def test_a_file_is_converted_once_into_a_plain_folder(package, monkeypatch):
     model = CTRSinkForCTR.from_backbone(str(folder), sink_bias_layers=[])
     for name, value in source.state_dict().items():
         assert torch.equal(model.model.language_model.state_dict()[name], value)
-    os.utime(package / "tiny.gguf", ns=(1, 1))  # another file
+    about = (package / "tiny.gguf").stat()
+    (package / "tiny.gguf").write_bytes(b"GGUX")  # another file of the same size and time, as archives unpack them
+    os.utime(package / "tiny.gguf", ns=(about.st_atime_ns, about.st_mtime_ns))
     monkeypatch.setattr(gguf.AutoModel, "from_pretrained", load)
     assert resolve_backbone("package:fake-gguf-package") != str(folder)
 

@@ -296,8 +296,6 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _set_state(self, state: FittedState) -> None:
         self.state, self.is_fitted = state, True
-        for name in ("fingerprint", "_few_rows", "_parts"):
-            self.__dict__.pop(name, None)
 
     # transforming
 

@@ -13,6 +13,7 @@ from transformers import FeatureExtractionMixin
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
+from lmctr.utils.kept import forget_kept
 from lmctr.utils.suggest import refuse_unknown
 
 from .fields import Field
@@ -22,7 +23,8 @@ _HUB_KEYS = ("cache_dir", "force_download", "local_files_only", "token", "revisi
 
 
 class FittedExtractor(FeatureExtractionMixin):
-    """A feature extractor whose settings stand in `preprocessor_config.json` and whose fitted values in side files.
+    """A feature extractor whose settings stand in `preprocessor_config.json` and whose fitted values in side files. What it keeps of them
+    goes when one is set anew.
 
     Attributes:
         settings: names of the settings: the arguments of `__init__` that are not in `fitted`.
@@ -44,6 +46,11 @@ class FittedExtractor(FeatureExtractionMixin):
     def __init__(self, **kwargs: Any) -> None:
         refuse_unknown((key for key in kwargs if key not in _IGNORED), self.settings, type(self).__name__)
         super().__init__()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in (*self.settings, *self.fitted, "state"):
+            forget_kept(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, as `preprocessor_config.json` holds them; what was fitted goes to side files."""

@@ -115,19 +115,20 @@ def impressions_from_schema(
         raise ValueError(f"split of {where}: got {rule!r}, accepted: {', '.join(_RULES)}{needs}.")
     shares = check_fractions(fractions or keys.split.fractions or (0.8, 0.1, 0.1))
     seed = next((one for one in (seed, keys.split.seed) if one is not None), 0)
+    about = json.dumps(keys.model_dump(mode="json"), sort_keys=True) + f"{rule} {shares} {seed}"
+    content = file_fingerprint(file) if file.exists() else ""  # of what is read now, however the file goes on
     table, note = read_table(file, **keys.reading(), progress=True), None
     if keys.user_fields is None or keys.ad_fields is None:
         table, note = without_row_numbers(table, str(file))
     table = _sorted(table, keys.columns, str(file))
     users, ads = _fields(table, keys, where)
     reader = _Reader(table, keys.columns, users, ads, (rule, shares, seed))
-    about = json.dumps(keys.model_dump(mode="json"), sort_keys=True) + f"{rule} {shares} {seed}"
     info = DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info))
     return ImpressionSource(
         reader.blocks,
         tuple(users),
         tuple(ads),
-        lambda: hashlib.sha256(f"{about} {file_fingerprint(file)}".encode()).hexdigest(),
+        lambda: hashlib.sha256(f"{about} {content}".encode()).hexdigest(),
         info=with_note(info, note),
     )
 

@@ -239,9 +239,9 @@ def build_retrieval(
 
 
 def log_fingerprint(log: InteractionLog) -> str:
-    """Hash of the events' users, items and times."""
+    """Hash of the events' users, items and times, and of which are hidden."""
     digest = hashlib.sha256()
-    for values in (log.offsets, log.item, log.time):
+    for values in (log.offsets, log.item, log.time, *([] if log.hidden is None else [log.hidden])):
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()[:32]
 

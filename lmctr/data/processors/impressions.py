@@ -22,7 +22,6 @@ import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -183,7 +182,6 @@ class ImpressionProcessor(FittedExtractor):
                 self.user.statistics["value_types"][name] = kind
         self.user.state.__dict__.pop("value_types", None)
         self.user._set_state(self.user.state)
-        self.__dict__.pop("fingerprint", None)
 
     # transforming
 
@@ -295,7 +293,7 @@ class ImpressionProcessor(FittedExtractor):
             "processor_fingerprint": self.fingerprint,
         }
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex string over the fields and vocabularies of both sides."""
         text = repr((self.user.fingerprint, self.ad.fingerprint, sorted(self.borrowed.items())))

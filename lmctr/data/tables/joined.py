@@ -78,8 +78,11 @@ class Joined:
 
     def _read(self, wanted: Mapping[str, str]) -> tuple[pa.Array, str, pa.Table]:
         """The canonical ids, their type, and the columns of the file in the order of the ids."""
-        key = tuple(wanted.items())
+        about = self.path.stat()
+        key = (about.st_ino, about.st_size, about.st_mtime_ns, *wanted.items())
         if key not in self._kept:
+            if any(known[:3] != key[:3] for known in self._kept):  # of another content
+                self._kept.clear()
             kinds = {self.id: "text"} | {self.columns[name]: kind for name, kind in wanted.items()}
             blocks = [rows.table for rows in stream_file(self.path, kinds, **self.reading)]
             blocks = [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in blocks]
@@ -186,8 +189,12 @@ def joined_to(piece: Piece, files: Sequence[Joined]) -> Piece:
     for file in files:
         for name in {*names} & {*file.columns}:
             raise _called_twice(name, file.path, "the rows")
-    said = "".join(
-        f" {file_fingerprint(file.path)} {(file.by, file.id, dict(file.columns), dict(file.reading))}"
-        for file in files
-    )
-    return replace(piece, read=with_joined(piece.read, files), fingerprint=lambda: f"{piece.fingerprint()}{said}")
+
+    def fingerprint() -> str:
+        told = (
+            f" {file_fingerprint(file.path)} {(file.by, file.id, dict(file.columns), dict(file.reading))}"
+            for file in files
+        )
+        return piece.fingerprint() + "".join(told)
+
+    return replace(piece, read=with_joined(piece.read, files), fingerprint=fingerprint)

@@ -222,14 +222,15 @@ class TableSource:
 
     @property
     def fingerprint(self) -> str:
-        """Hex string over the content, the parts and the special columns."""
-        if "fingerprint" not in self._cache:
-            digest = hashlib.sha256(repr((self.special_columns(), self.time_format)).encode())
-            if self.merges_validation:
-                digest.update(b"with validation")
-            for piece in self.pieces:
-                rule = None if piece.part else (piece.rule or self.split)
-                digest.update(repr((piece.part, rule, piece.fingerprint())).encode())
+        """Hex string over the content as it is now, the parts and the special columns; of another content, what was counted is forgotten."""
+        digest = hashlib.sha256(repr((self.special_columns(), self.time_format)).encode())
+        if self.merges_validation:
+            digest.update(b"with validation")
+        for piece in self.pieces:
+            rule = None if piece.part else (piece.rule or self.split)
+            digest.update(repr((piece.part, rule, piece.fingerprint())).encode())
+        if self._cache.get("fingerprint") != digest.hexdigest():
+            self._cache.clear()
             self._cache["fingerprint"] = digest.hexdigest()
         return self._cache["fingerprint"]
 

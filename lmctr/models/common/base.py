@@ -1,6 +1,8 @@
 """What the model families share besides layers: the base class and the loss."""
 
 import copy
+import itertools
+import operator
 import os
 import re
 import sys
@@ -8,13 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -66,23 +68,36 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 
 def weights_version(model: nn.Module, parameters: Iterable[nn.Parameter] | None = None) -> tuple:
     """Changes whenever a weight of a model, or of some of its parameters, is changed in place, replaced or moved (by an optimiser, a load,
-    `.to`), or other adapters act; costs no reading. Changes of `.data` in place leave no trace, and are not seen."""
+    `.to`), or other adapters act, or act with another scale; costs no reading. Changes of `.data` in place leave no trace, and are not seen."""
     own = model.parameters() if parameters is None else parameters
     return (adapters_of(model), *map(version_of, own))
 
 
+class _Watched(NamedTuple):
+    """Where a weight lies, and the number of its storage: no other has it, also where it comes to lie at the address of a dead one."""
+
+    address: int
+    storage: StorageWeakRef
+    number: int
+
+
 def version_of(weight: torch.Tensor) -> tuple[int, int]:
-    """Where a weight lies, and how often it was changed there; a tensor of inference mode does not count that."""
-    if id(weight) not in _WATCHED:
-        _WATCHED[id(weight)] = weakref.ref(weight, partial(_forget, id(weight)))
-    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+    """The number of a weight's storage, and how often it was changed there; a tensor of inference mode does not count that."""
+    known, address = _WATCHED.get(id(weight)), weight.data_ptr()
+    if known is None or known.address != address or known.storage.expired():
+        with _WATCHING:
+            if _WATCHED.get(id(weight)) is known:  # else another thread was faster
+                if len(_WATCHED).bit_count() == 1:  # now and then
+                    for key in [key for key, own in _WATCHED.items() if own.storage.expired()]:
+                        del _WATCHED[key]
+                storage = StorageWeakRef(weight.untyped_storage())
+                _WATCHED[id(weight)] = _Watched(address, storage, next(_NUMBERS))
+            known = _WATCHED[id(weight)]
+    return known.number, 0 if weight.is_inference() else weight._version
 
 
-_WATCHED: dict[int, weakref.ref[torch.Tensor]] = {}  # by identity
-
-
-def _forget(key: int, weight: weakref.ref[torch.Tensor]) -> None:
-    _WATCHED.pop(key, None)
+_WATCHED: dict[int, _Watched] = {}  # by identity; torch swaps no tensors that have weak references themselves
+_WATCHING, _NUMBERS = threading.Lock(), itertools.count()
 
 
 def _count_step(optimizer: torch.optim.Optimizer, *unused: Any) -> None:
@@ -95,12 +110,15 @@ def _count_step(optimizer: torch.optim.Optimizer, *unused: Any) -> None:
 register_optimizer_step_post_hook(_count_step)
 
 
+_OF_ADAPTERS = ("active_adapter", "merged_adapters", "scaling")
+
+
 def adapters_of(model: nn.Module) -> tuple:
-    """Which PEFT adapters act, are switched off or merged, module by module; empty for a model without."""
+    """Which PEFT adapters act, with what scale, are switched off or merged, module by module; empty for a model without."""
     if "peft" not in sys.modules:
         return ()
     return tuple(
-        (module._disable_adapters, str(module.active_adapter), str(getattr(module, "merged_adapters", None)))
+        (module._disable_adapters, *(str(getattr(module, name, None)) for name in _OF_ADAPTERS))
         for module in model.modules()
         if hasattr(module, "_disable_adapters")
     )
@@ -141,8 +159,8 @@ def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class KeptOfWeights:
-    """What was made of models, kept until weights or buffers are replaced by others (a change in place is a change of both) or other adapters
-    act."""
+    """What was made of models, kept until weights, buffers, modules or configurations are replaced by others (a change in place is a change of
+    both), a hook comes or goes, or other adapters act."""
 
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
@@ -150,17 +168,15 @@ class KeptOfWeights:
 
     def of(self, model: torch.nn.Module, make: Callable[[torch.nn.Module], Any]) -> Any:
         """What `make` gave for the model as its weights are."""
-        shared, adapters = [*model.parameters(), *model.buffers()], adapters_of(model)
+        modules = [*model.modules()]
+        shared = [*model.parameters(), *model.buffers(), *(module.__dict__.get("config") for module in modules)]
+        hooks = [tuple(own) for module in modules for own in (module._forward_pre_hooks, module._forward_hooks) if own]
+        about = [*map(weakref.ref, modules)], hooks, adapters_of(model)  # modules may hold the model
         with self._lock:
-            known, acted, made = self._kept.get(model, (None, None, None))
-            if (
-                known is None
-                or acted != adapters
-                or len(known) != len(shared)
-                or any(one is not other for one, other in zip(known, shared))
-            ):
+            known, before, made = self._kept.get(model, ((), None, None))
+            if before != about or len(known) != len(shared) or any(map(operator.is_not, known, shared)):
                 made = make(model)
-                self._kept[model] = (shared, adapters, made)
+                self._kept[model] = (shared, about, made)
             return made
 
 

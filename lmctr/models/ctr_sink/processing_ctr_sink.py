@@ -23,6 +23,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
+from lmctr.utils.kept import forget_kept
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_kind, check_list, graded_value, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
@@ -196,7 +197,12 @@ class CTRSinkProcessor(ProcessorMixin):
             raise ValueError(
                 "the tokenizer has no padding token; set tokenizer.pad_token, for example to its eos_token"
             )
-        _ = self._prompt_ids  # a prompt that cannot be tokenised fails here, not in the first batch
+        _ = self._num_tokens, self._prompt_ids  # a prompt that cannot be tokenised fails here, not in the first batch
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "tokenizer" or name in _settings_names():
+            forget_kept(self)
 
     # settings
 
@@ -397,6 +403,11 @@ class CTRSinkProcessor(ProcessorMixin):
         output["statistics_reader"] = None if reader is None else reader.to_dict()
         return output
 
+    @cached_property
+    def canonical_settings(self) -> str:
+        """The settings as one text."""
+        return json.dumps(self.to_dict(), sort_keys=True, default=str)
+
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> list[str]:
         """Write `processor_config.json` and the tokenizer's files, with the padding side that is set now (transformers
         itself would write the side that the tokenizer was loaded with)."""
@@ -435,6 +446,7 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             The items' and the prompt's token ids, as `assemble` and `plan_lengths` take them.
         """
+        self._follow_tokenizer()
         return self._pieces(self._item_tokens(texts))
 
     def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
@@ -483,6 +495,15 @@ class CTRSinkProcessor(ProcessorMixin):
                 *([*(self._field_break if code else []), *self._prompt_ids[f"header {code}"]] for code in codes),
             ],
         )
+
+    @cached_property
+    def _num_tokens(self) -> int:
+        return len(self.tokenizer)
+
+    def _follow_tokenizer(self) -> None:
+        """Forget what was tokenised before tokens were added."""
+        if len(self.tokenizer) != self._num_tokens:
+            forget_kept(self)
 
     @cached_property
     def _special_layout(self) -> tuple[list[int], list[int]]:
@@ -599,6 +620,7 @@ class CTRSinkProcessor(ProcessorMixin):
             for name in self.sink_statistics
         }
         events = self.event_table(item[: len(flat)], time, feedback, value, statistics)
+        self._follow_tokenizer()
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
 

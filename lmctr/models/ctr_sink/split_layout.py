@@ -19,7 +19,7 @@ Shapes: B rows, N tokens, P elements of the longest row, F fields, n tokens of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -259,9 +259,12 @@ def field_encoder(model: PreTrainedModel) -> Callable[[torch.Tensor, torch.Tenso
 
 
 def stored_vectors(model: PreTrainedModel, store: FieldStore, fields: Fields, checked: bool) -> torch.Tensor:
-    """(F, H) vectors of fields from a store, which encodes new ones; with `checked` those of other weights go."""
+    """(F, H) vectors of fields from a store, which encodes new ones; with `checked` those of other weights go, and none has autocast's
+    precision: a store outlives its block."""
     version = weights_version(model, lower_parameters(model)) if checked else None
-    return store(field_encoder(model), fields.input_ids, fields.attention_mask, version)
+    precise = torch.autocast(fields.input_ids.device.type, enabled=False) if checked else nullcontext()
+    with precise:
+        return store(field_encoder(model), fields.input_ids, fields.attention_mask, version)
 
 
 @dataclass

@@ -95,9 +95,8 @@ class Hypernetwork(nn.Module):
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         key = (autocast, *((version_of(source), source.dtype) for source in sources))
         if self._cache is None or self._cache[0] != key:
-            # The old storages are held on to, so that no new tensor can come to lie at the address of a dead one.
-            self._cache = (key, tuple(source.detach() for source in sources), self._generate(meta))
-        return self._cache[2]
+            self._cache = (key, self._generate(meta))
+        return self._cache[1]
 
     def reset_cache(self) -> None:
         """Forget the matrices that are kept for eval mode."""

@@ -177,6 +177,16 @@ def test_lora_adapts_the_upper_half_only():
     assert merge_lora(wrapped).config.items_ahead == "frozen"
 
 
+def test_a_store_keeps_nothing_of_autocasts_precision():
+    model, batch = model_of("qwen2", "frozen").eval(), next(batches_of("qwen2"))
+    with torch.no_grad():
+        before = model(**batch).logits
+        model.model.field_store.clear()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(**batch)
+        assert torch.equal(model(**batch).logits, before)
+
+
 def test_the_store_is_bounded_and_serves_training_after_inference():
     store, asked = FieldStore(max_bytes=4 * 2 * 5), []
 

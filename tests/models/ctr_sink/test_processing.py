@@ -461,6 +461,23 @@ def test_save_and_load(tokenizers, kind, side, tmp_path):
     assert CTRSinkProcessor.from_pretrained(tmp_path / "again").to_dict() == processor.to_dict()
 
 
+@pytest.mark.parametrize("setting", ["prompt", "feedback", "tokens"])
+def test_what_is_set_after_use_is_read_from_then_on(tokenizers, setting, tmp_path):
+    processor = CTRSinkProcessor(tokenizers["bert"], num_behaviors=3)
+    rows = [as_input(history_of(np.random.default_rng(5), 9, known_feedback=True))], ["Heat"], [10**8]
+    before = processor(*rows)["input_ids"]
+    if setting == "prompt":
+        processor.prompt = Prompt.load({"base": "movielens/en", "target": "And {item}?"})
+    elif setting == "feedback":
+        processor.feedback = "groups"
+    else:
+        processor.tokenizer.add_tokens(["Heat"])
+    found = processor(*rows)["input_ids"]
+    assert not torch.equal(found, before)
+    processor.save_pretrained(tmp_path)
+    assert torch.equal(found, CTRSinkProcessor.from_pretrained(tmp_path)(*rows)["input_ids"])
+
+
 def test_settings_can_be_changed_on_loading_and_misspelt_ones_are_errors(tokenizers, tmp_path):
     CTRSinkProcessor(tokenizers["bert"]).save_pretrained(tmp_path)
     changed = CTRSinkProcessor.from_pretrained(tmp_path, num_behaviors=7, padding_side="left")
