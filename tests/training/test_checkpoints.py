@@ -1,4 +1,6 @@
 import pytest
+from toy_training import make_trainer
+from transformers import TrainerCallback
 
 from lmctr.training.checkpoints import (
     MARKER,
@@ -87,3 +89,18 @@ def test_a_wrong_bit_in_a_checkpoint_sends_the_run_to_the_one_before(tmp_path):
     found, skipped = newest_complete_checkpoint(tmp_path)
     assert found == good
     assert skipped[0].startswith(f"{bad} is not complete: model.safetensors is damaged: its 100 bytes")
+
+
+def test_the_newest_checkpoint_is_the_newest_complete_one(tmp_path):
+    make_trainer(tmp_path, save_total_limit=None).train()
+    (tmp_path / "checkpoint-30" / MARKER).unlink()  # a kill came before the last file
+    again = make_trainer(tmp_path, save_total_limit=None)
+    began = []
+
+    class Began(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            began.append(state.global_step)
+
+    again.add_callback(Began())
+    again.train(resume_from_checkpoint=True)
+    assert began == [20]

@@ -17,7 +17,7 @@ from transformers import HfArgumentParser, TrainerCallback, default_data_collato
 import lmctr
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.checkpoints import MARKER, newest_complete_checkpoint
+from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_best_metric
 from lmctr.training.trainer import CTRTrainer
 
@@ -622,21 +622,6 @@ def test_a_training_that_ended_within_an_epoch_goes_on_no_further(tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), trainer.model.state_dict().values())
     )
-
-
-def test_the_newest_checkpoint_is_the_newest_complete_one(tmp_path):
-    make_trainer(tmp_path, save_total_limit=None).train()
-    (tmp_path / "checkpoint-30" / MARKER).unlink()  # a kill came before the last file
-    again = make_trainer(tmp_path, save_total_limit=None)
-    began = []
-
-    class Began(TrainerCallback):
-        def on_train_begin(self, args, state, control, **kwargs):
-            began.append(state.global_step)
-
-    again.add_callback(Began())
-    again.train(resume_from_checkpoint=True)
-    assert began == [20]
 
 
 @pytest.mark.parametrize("arguments", [{"new_modules_learning_rate": 0.5}, {"embedding_optimizer": "lazy_adam"}])
