@@ -47,7 +47,8 @@ class Joined:
 
     Args:
         path: the file, which is held in memory, what is read of it. by: the column of the rows that holds ids. id: that of the file. columns: the
-            file's columns by the names that they have among the rows. reading: how the file is written, see [`stream_file`].
+            file's columns by the names that they have among the rows. reading: how the file is written, see [`stream_file`]. is_held: whether it
+            stays as it was first read, however the file goes on.
     """
 
     path: Path
@@ -55,7 +56,12 @@ class Joined:
     id: str
     columns: Mapping[str, str]
     reading: Mapping[str, Any]
+    is_held: bool = False
     _kept: dict[tuple, tuple[pa.Array, str, pa.Table]] = field(default_factory=dict, repr=False)
+
+    def held(self) -> Joined:
+        """The file as it is when it is next read, from then on."""
+        return replace(self, is_held=True, _kept={})
 
     def complete(self, rows: Rows, wanted: Mapping[str, str]) -> Rows:
         """The rows with columns of the file by name, with what they hold; missing where the file has no row for theirs.
@@ -78,10 +84,11 @@ class Joined:
 
     def _read(self, wanted: Mapping[str, str]) -> tuple[pa.Array, str, pa.Table]:
         """The canonical ids, their type, and the columns of the file in the order of the ids."""
-        about = self.path.stat()
-        key = (about.st_ino, about.st_size, about.st_mtime_ns, *wanted.items())
+        about = None if self.is_held else self.path.stat()
+        version = about and (about.st_ino, about.st_size, about.st_mtime_ns)
+        key = (version, *wanted.items())
         if key not in self._kept:
-            if any(known[:3] != key[:3] for known in self._kept):  # of another content
+            if any(known[0] != version for known in self._kept):  # of another content
                 self._kept.clear()
             kinds = {self.id: "text"} | {self.columns[name]: kind for name, kind in wanted.items()}
             blocks = [rows.table for rows in stream_file(self.path, kinds, **self.reading)]

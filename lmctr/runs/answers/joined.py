@@ -107,7 +107,7 @@ def joined_files_of(folder: RunFolder) -> tuple[Joined, ...]:
         return ()
     read = input_of(recipe)
     read.load()
-    return read.source.joined
+    return tuple(file.held() for file in read.source.joined)
 
 
 def _is_table(source: Any) -> bool:
