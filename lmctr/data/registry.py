@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.utils.files import expanded, read_yaml
+from lmctr.utils.files import expanded, holds_parquet, read_yaml
 from lmctr.utils.lazy import load_target
 from lmctr.utils.suggest import did_you_mean, refuse_unknown
 
@@ -284,7 +284,7 @@ def _may_be_log(path: Path) -> bool:
     """Whether a path is a folder, and not one of Parquet files that are one table."""
     from lmctr.data.logs.log import LOG_FILE
 
-    return path.is_dir() and ((path / LOG_FILE).is_file() or not any(path.glob("*.parquet")))
+    return path.is_dir() and ((path / LOG_FILE).is_file() or not holds_parquet(path))
 
 
 def _log_folder(path: Path) -> Loader:
@@ -292,7 +292,7 @@ def _log_folder(path: Path) -> Loader:
 
     if (path / LOG_FILE).is_file():
         return Loader("log", InteractionLog.load, f"options of the saved log {path}", {"directory": path})
-    if path.is_dir() and not any(path.glob("*.parquet")):
+    if path.is_dir() and not holds_parquet(path):
         raise FileNotFoundError(
             f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set, such as movielens, and give the folder as its path "
             "(--path or --data.path; path= in Python)."
@@ -320,7 +320,7 @@ def is_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
 
 
 def _data_file(path: Path) -> Loader:
-    if path.is_dir() and not any(path.glob("*.parquet")):
+    if path.is_dir() and not holds_parquet(path):
         raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")
     reader = _resolve("lmctr.data.tables.load:table_source")
     return Loader("table", reader, f"options of the file {path}", {"data": path})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lmctr.utils.files import holds_parquet
 from lmctr.utils.resources import find_resource
 
 GROUPS = ("data", "model", "training")
@@ -23,7 +24,7 @@ def is_data_file(name: str | Path) -> bool:
     if os.path.isdir(path):
         from lmctr.data.logs.log import LOG_FILE  # loads pyarrow
 
-        return any(path.glob("*.parquet")) and not any((path / own).is_file() for own in (RECIPE, LOG_FILE))
+        return holds_parquet(path) and not any((path / own).is_file() for own in (RECIPE, LOG_FILE))
     return path.suffix.lower() in _DATA_SUFFIXES
 
 

@@ -43,6 +43,11 @@ def for_arrow(path: str | Path) -> str:
     return os.path.abspath(path)
 
 
+def holds_parquet(path: str | Path) -> bool:
+    """Whether a path is a folder with Parquet files in it, which may be several of one table."""
+    return os.path.isdir(path) and any(Path(path).glob("*.parquet"))
+
+
 def is_utf_8(stream: Any) -> bool:
     """Whether a standard stream is UTF-8, or stands in for one, as some programs' own do, and cannot be made so."""
     return not hasattr(stream, "reconfigure") or codecs.lookup(stream.encoding).name == "utf-8"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from lmctr.utils.files import is_utf_8, replacing
+from lmctr.utils.files import holds_parquet, is_utf_8, replacing
 
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
@@ -22,7 +22,7 @@ def check_input(path: str, table: bool) -> None:
     """
     if path == "-":
         return
-    if Path(path).is_dir() and not (table and any(Path(path).glob("*.parquet"))):
+    if Path(path).is_dir() and not (table and holds_parquet(path)):
         raise ValueError(
             f"--input {path} is a folder{' without .parquet files, which alone may be several' if table else ''}; give a file, or - for "
             "standard input"
