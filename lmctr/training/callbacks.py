@@ -32,7 +32,8 @@ class TwoStageCallback(TrainerCallback):
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         # The state counts finished epochs: exactly k at the beginning of epoch k, k and a part after a mid-epoch resume.
         epoch = int(state.epoch or 0)
-        self.stage = 1 if epoch < args.stage1_epochs else 2
+        # `max_steps` may go on past the epochs: without a second stage all of them are of the first.
+        self.stage = 1 if epoch < args.stage1_epochs or not args.stage2_epochs else 2
         model = plain_model(kwargs["model"]) if kwargs.get("model") is not None else None
         if isinstance(model, CTRPreTrainedModel):
             model.begin_epoch()

@@ -61,17 +61,18 @@ def same_weights(left, right):
 
 
 def test_pooling_follows_the_stage_and_evaluation_pools_all(tmp_path):
-    model = make_model()
-    recorder = Recorder(model)
+    recorder = Recorder(model := make_model())
     make_trainer(tmp_path, model=model, callbacks=[recorder], stage1_epochs=2, stage2_epochs=1).train()
+    pooled = {0: "sinks", 1: "sinks", 2: "all"}
     assert recorder.kinds() == [
-        (0, "eval", "all"),
-        (0, "train", "sinks"),
-        (1, "eval", "all"),
-        (1, "train", "sinks"),
-        (2, "eval", "all"),
-        (2, "train", "all"),
+        own for epoch, name in pooled.items() for own in [(epoch, "eval", "all"), (epoch, "train", name)]
     ]
+
+
+def test_without_a_second_stage_steps_past_the_epochs_are_of_the_first(tmp_path):
+    recorder = Recorder(model := make_model())
+    make_trainer(tmp_path, model=model, callbacks=[recorder], stage2_epochs=0, max_steps=15).train()
+    assert {pooling for _, mode, pooling in recorder.calls if mode == "train"} == {"sinks"}
 
 
 @pytest.mark.parametrize(("step", "first"), [(5, "sinks"), (10, "sinks"), (20, "all"), (25, "all")])
