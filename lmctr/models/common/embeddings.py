@@ -416,15 +416,17 @@ class FieldEmbedding(DerivedBuffers):
         numeric_values: torch.Tensor | None = None,
         sequence_ids: torch.Tensor | None = None,
         sequence_times: torch.Tensor | None = None,
+        kinds: Sequence[str] = ("input_ids", "numeric_values", "sequence_ids"),
+        rows: int | str = "B",
     ) -> None:
-        """Raise `ValueError` for inputs that do not fit the fields, see `forward`."""
-        rows = "B"
+        """Raise `ValueError` for inputs, those of `kinds`, that do not fit the fields, or `rows` where it is a number, see `forward`."""
         for key, values, count, dims in (
             ("input_ids", input_ids, self.num_categorical, 2),
             ("numeric_values", numeric_values, self.num_numeric, 2),
             ("sequence_ids", sequence_ids, self.num_sequences, 3),
         ):
-            check_given(key, values, count)
+            if key in kinds:
+                check_given(key, values, count)
             if values is not None:
                 check_shape(key, values, count, dims, rows, is_ids=key != "numeric_values")
                 rows = values.shape[0]
@@ -434,11 +436,11 @@ class FieldEmbedding(DerivedBuffers):
                 f"{tuple(sequence_ids.shape)}; give one time per entry"
             )
         first_sequence = self.num_categorical + self.num_numeric
-        if self.num_categorical:
+        if input_ids is not None:
             check_ids("input_ids", input_ids, self.limits, self.field_names)
-        if self.num_numeric:
+        if numeric_values is not None:
             check_finite("numeric_values", numeric_values, self.field_names[self.num_categorical :])
-        if self.num_sequences:
+        if sequence_ids is not None:
             check_ids("sequence_ids", sequence_ids, self.sequence_limits, self.field_names[first_sequence:])
 
 

@@ -245,6 +245,16 @@ class TabularForCTRMixin(WithHeadMixin):
         """What goes from the fields to the logit past the network; families that make their parts themselves have none."""
         return getattr(self, name, None)
 
+    def _check_beside(self, rows: int, input_ids: torch.Tensor | None, numeric_values: torch.Tensor | None) -> None:
+        """Raise `ValueError` where what is read past the network does not fit the fields, which the embedding did not see."""
+        skip, trees = self._beside("numeric_skip"), self._beside("field_trees")
+        if skip is not None:
+            self.model.embedding.check_inputs(None, numeric_values, kinds=("numeric_values",), rows=rows)
+        elif trees is not None and trees.trees is not None and not self.training:
+            self.model.embedding.check_inputs(
+                input_ids, numeric_values, kinds=("input_ids", "numeric_values"), rows=rows
+            )
+
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
 
@@ -297,6 +307,8 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = logits.squeeze(-1) if logits.dim() > 1 else logits
             if outputs.partial_logit is not None:
                 logits = logits + outputs.partial_logit.float()
+        if options.get("inputs_embeds") is not None:
+            self._check_beside(len(logits), input_ids, numeric_values)
         if (skip := self._beside("numeric_skip")) is not None:
             logits = skip(numeric_values, logits[:, None])[:, 0].float()
         elif (trees := self._beside("field_trees")) is not None:

@@ -226,6 +226,22 @@ def test_tokens_beside_what_they_stand_for():
             beside(numeric_values=numbers, **tokens).logits for numbers in (batch["numeric_values"], torch.zeros(6, 2))
         ]
     torch.testing.assert_close(found[0] - found[1], 2 * batch["numeric_values"].sum(1))
+    trees = FATForCTR(FATConfig(**TABLE | TINY | {"boosted_trees": {"trees": 2, "leaves": 2, "share": 0.5}})).eval()
+    numbers = {"numeric_values": batch["numeric_values"]}
+    for model, given, told in (
+        (beside, {}, "numeric_values: the model has 2 fields of this kind and got none"),
+        (
+            beside,
+            {"numeric_values": torch.zeros(1, 2)},
+            r"numeric_values: shape \(1, 2\) is not accepted; use \(6, 2\)",
+        ),
+        (trees, {}, "input_ids: the model has 3 fields of this kind and got none"),
+        (trees, numbers, "input_ids: the model has 3 fields of this kind and got none"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model(**tokens, **given)
+    assert trees(**tokens, **numbers, input_ids=batch["input_ids"]).logits.shape == (6,)
+    assert trees.train()(**tokens).logits.shape == (6,)  # trees are read in evaluation only
 
 
 def test_starting_modulation_and_its_gradient():
