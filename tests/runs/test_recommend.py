@@ -123,6 +123,16 @@ def test_it_says_early_how_long_it_takes(runs, log, monkeypatch, tmp_path, capsy
     assert "ranking items: 3% of 30 users" in capsys.readouterr().err
 
 
+def test_new_users_are_counted_once_however_many_candidates_they_have(runs, log, tmp_path, capsys):
+    asked = pd.DataFrame({"who": [101, 999, 998, 107], "place": "home"})
+    asked.to_csv(tmp_path / "users.csv", index=False)
+    words = ["--users", str(tmp_path / "users.csv"), "--output", str(tmp_path / "best.csv")]
+    assert main(["recommend", str(runs("sequence").path), *words]) == 0
+    told = capsys.readouterr().err
+    assert "the best 10 items of 4 users; unknown values: users not in the log 50.0%" in told
+    assert "are these the ids that the log has" not in told  # of four users none is a wonder
+
+
 def test_candidates_of_a_user_and_second_share_a_history(runs, log, monkeypatch):
     """Also those that rows of a table name; not those of other users and seconds."""
     run, given = runs("sequence"), []

@@ -365,18 +365,21 @@ class JoinedRows:
             read["context"] = pa.table(found) if found else None
         return read
 
+    def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
+        """Count what of the queries the log does not know."""
+        self._add_new("items", queried.new_items, asked["item"])
+        self._add_new("users", queried.new_users, asked["user"])
+
+    def _add_new(self, what: str, new: np.ndarray, ids: Any) -> None:
+        name = f"{what} not in the log"
+        self.unknown = add_counts([self.unknown, {name: {"values": len(new), "unknown": int(new.sum())}}])
+        few = self.strangers.setdefault(name, [])
+        few += pa.array(ids).filter(pa.array(new)).slice(0, max(3 - len(few), 0)).to_pylist()
+
     def _logits(self, asked: dict[str, Any]) -> np.ndarray:
         """(N, T) logits of queries, as [`with_queries`] takes them."""
         queried = with_queries(self.log, **asked, theirs_only=not self.kind.reads_other_users)
-        read = {
-            "items not in the log": (queried.new_items, "item"),
-            "users not in the log": (queried.new_users, "user"),
-        }
-        for name, (new, key) in read.items():
-            counts = {"values": len(new), "unknown": int(new.sum())}
-            self.unknown = add_counts([self.unknown, {name: counts}])
-            few = self.strangers.setdefault(name, [])
-            few += pa.array(asked[key]).filter(pa.array(new)).slice(0, max(3 - len(few), 0)).to_pylist()
+        self._count_new(asked, queried)
         view = copy.copy(self.kind)
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
         logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs import columns
+from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
@@ -164,6 +165,10 @@ class BestItems(JoinedRows):
         other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
         if not is_whole(top):
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
+        ids, rows, _ = self.candidates
+        if "items not in the log" not in self.unknown:
+            self._add_new("items", rows < 0, ids)
+        self._add_new("users", user < 0, asked["user"])
         waiting: list[tuple[int, np.ndarray]] = []
         pairs, most = 0, PAIRS >> 3  # a few at first, which tells how long all will take
         for row, (code, time) in enumerate(zip(user, asked["time"])):
@@ -192,6 +197,9 @@ class BestItems(JoinedRows):
         rank = np.arange(len(order)) - begins + 1
         order, rank = order[rank <= top], rank[rank <= top]
         return owner[order], places[order], rank, logits[order]
+
+    def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
+        """Nothing: a user or item of many pairs is counted once, in `ranked`."""
 
     def hint(self) -> str | None:
         """A word about items that users come back to, where these are left out."""
