@@ -46,6 +46,7 @@ from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_metric_name, check_tables
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
+from lmctr.training.recency import no_times
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import expanded, for_arrow, json_text, read_json, write_json, write_text
@@ -341,6 +342,8 @@ class Training:
         """Read the data once, fit the processor once, and write the recipe."""
         self.view.load(self.folder.cache)
         self._loaded = True
+        if self.args.recency_half_life is not None and self.view.lacks_times:
+            raise no_times(self.args.recency_half_life)
         lines = self.view.check()
         if not self.folder.prepared:
             processor = self.view.make_processor()

@@ -11,6 +11,14 @@ import torch
 _SECONDS_PER_DAY = 86400.0
 
 
+def no_times(half_life: float) -> ValueError:
+    """Of training samples without times, which have no age."""
+    return ValueError(
+        f"recency_half_life={half_life} needs the time of each training sample, but these have none; leave it out, or take data with a "
+        "time column"
+    )
+
+
 def recency_weights(times: np.ndarray, half_life: float) -> np.ndarray:
     """2^(-age / half-life) of each sample, float32 in the shape of `times`; age is the time to the newest sample.
 

@@ -59,7 +59,7 @@ from lmctr.training.optim import (
     use_sparse_gradients,
 )
 from lmctr.training.processes import end_with_parent
-from lmctr.training.recency import WeightedCollator, recency_weights
+from lmctr.training.recency import WeightedCollator, no_times, recency_weights
 from lmctr.training.row_gradients import RowGradients, can_hold_rows
 from lmctr.training.sampler import (
     EpochDataLoader,
@@ -283,10 +283,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             return weight
         times = sample_values(dataset, "times")
         if times is None:
-            raise ValueError(
-                f"recency_half_life={half_life} needs the time of each training sample, but these have none; leave it out, or take data with a "
-                "time column"
-            )
+            raise no_times(half_life)
         recent = recency_weights(times, half_life)
         return recent if weight is None else recent * weight
 

@@ -71,6 +71,12 @@ def test_bfloat16_without_an_accelerator_names_the_key_and_the_fix(no_data, tmp_
         train(TABLE, output_dir=tmp_path / "run", overrides=overrides)
 
 
+def test_what_needs_times_is_told_before_rows_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("lmctr.runs.inputs.tabular.TabularInput.check", lambda *_: pytest.fail("rows were read"))
+    with pytest.raises(ValueError, match=r"recency_half_life=3\.0 needs the time of each training sample"):
+        train(TABLE, output_dir=tmp_path / "run", overrides={"training.recency_half_life": 3.0})
+
+
 def test_a_recipe_without_a_name_needs_a_folder():
     with pytest.raises(ValueError, match="output_dir is missing"):
         train(TABLE)

@@ -230,6 +230,11 @@ class InputKind(ABC):
         a resumed run knows its data (with `inputs_fingerprint`, where that holds no inputs); `say` gets a summary in words."""
 
     @property
+    def lacks_times(self) -> bool:
+        """Whether loaded data are known to have no times, before their rows are read."""
+        return False
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """Names of the labels that the model predicts, the first of which metrics without a name measure."""
         return ("label",)

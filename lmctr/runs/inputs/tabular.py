@@ -139,6 +139,10 @@ class TabularInput(GoingOn, StoredInput):
             options["labels"] = data["labels"]
         self.source = load_tabular(data["name"], **options)
 
+    @property
+    def lacks_times(self) -> bool:
+        return self.source.time is None
+
     def _log_source(self) -> Callable[[], TableSource]:
         """Reads an interaction log; gives what makes a table of its samples. Options are those of the log and those of `movielens_table`."""
         from lmctr.data.builders.movielens_table import movielens_table
