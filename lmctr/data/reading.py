@@ -31,6 +31,12 @@ from .tables.arrays import array_of
 
 # that other programs can save as tables of text
 _SAVED = (".xlsx", ".xls", ".ods", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+# that pandas reads, and by which function
+_OF_PANDAS = {
+    **dict.fromkeys((".feather", ".ftr", ".arrow"), "read_feather"),
+    **dict.fromkeys((".pkl", ".pickle"), "read_pickle"),
+    **{".orc": "read_orc", ".h5": "read_hdf", ".hdf5": "read_hdf", ".dta": "read_stata", ".sas7bdat": "read_sas"},
+}
 PACKED = {".zip": "zip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 """What packs files, by their suffix, that `lmctr data convert` unpacks; `.gz` is read as it is."""
 PYTHON_DICT = re.compile(r"\s*\{u?'")
@@ -107,6 +113,10 @@ def format_of(path: Path, given: str | None = None) -> str:
     if suffix.lower() in PACKED:
         raise ValueError(f"{path}: a packed file; unpack it: {_CONVERT}.")
     if suffix.lower() not in FORMATS:
+        if (reads := _OF_PANDAS.get(suffix.lower())) is not None:
+            raise ValueError(
+                f"{path}: {suffix} files are not read; write it as Parquet: pandas.{reads}({str(path)!r}).to_parquet({str(path.with_suffix('.parquet'))!r})"
+            )
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
             f"(CSV, TSV and JSON lines may end in .gz too), {'or set `format`' if suffix.lower() not in _SAVED else 'save the table as CSV'}."

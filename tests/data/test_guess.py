@@ -161,12 +161,12 @@ def test_numbers_with_signs_of_thousands_in_logs_are_said(tmp_path):
 
 def test_texts_that_the_prompt_leaves_out_are_said(tmp_path):
     items = {"item_id": list(range(120)), "title": [f"Thing {row}" for row in range(120)]}
-    items["about"] = [f"Thing {row} is long told about" for row in range(120)]
+    items |= {name: [f"Thing {row} is long told {name}" for row in range(120)] for name in ("about", "of")}
     guess = guess_log(write(tmp_path / "e.csv", table()), write(tmp_path / "i.csv", items))
     assert guess.title == "title"
     (said,) = [found for found in guess.guesses if found.role == "items not in prompt"]
-    assert said.column == "about"
-    assert "{about:.200} in data.prompt.item" in said.why
+    assert said.column == "about, of"
+    assert "{about:.200} {of:.200} in data.prompt.item" in said.why
 
 
 def test_json_lines_by_the_name_of_json(tmp_path):
@@ -422,6 +422,11 @@ def test_questions_where_it_is_not_sure(tmp_path):
             {"ts": None, "day": [1, 31] * 200, "month": [2, 3] * 200, "year": [2009] * 400},
             {},
             r"e.csv: day holds a part of a date: write year, month, day into one column, such as 2024-03-01\. State",
+        ),
+        (
+            {"ts": None, "day": [1, 31] * 200, "month": [2, 3] * 200, "year": [2009] * 400, "hour": [1, 9] * 200},
+            {},
+            r"e.csv: day holds a part of a date: write year, month, day, hour into one column, such as 2024-03-01 13:00\. State",
         ),
         (
             {"ts": None, "Created On": ["9/1/2014 8:00", "27-01-2014 9:30"] * (ROWS // 2)},

@@ -184,7 +184,9 @@ class Guesser:
         """What a column holds that `_time_of` found to be no times, and what are."""
         parts = [one for part in _PARTS for one in self.events.table.column_names if words_of(one)[-1:] == [part]]
         if name in parts and len(parts) == len(_PARTS):
-            return f"holds a part of a date: write {', '.join(parts)} into one column, such as 2024-03-01"
+            hours = [one for one in self.events.table.column_names if words_of(one)[-1:] == ["hour"]][:1]
+            such = f"2024-03-01{' 13:00' if hours else ''}"
+            return f"holds a part of a date: write {', '.join([*parts, *hours])} into one column, such as {such}"
         return f"holds no times that can be told ({self._dates(name) or self._held(name)}); accepted are {_TIMES}"
 
     def _dates(self, name: str) -> str:

@@ -518,9 +518,10 @@ class _LogGuesser(Guesser):
             if self.found.title in self.found.item_categories:
                 self.found.item_categories.remove(self.found.title)
             texts.pop(self.found.title, None)
-            for name in texts:
-                read = f"the recipe of texts does not read it; {{{name}:.200}} in data.prompt.item would, 200 characters of it at most"
-                self._say("items not in prompt", name, read)
+            if texts:
+                marks = " ".join(f"{{{name}:.200}}" for name in texts)
+                read = f"the recipe of texts does not read {'it' if len(texts) == 1 else 'them'}; {marks} in data.prompt.item would, 200 characters of each at most"
+                self._say("items not in prompt", ", ".join(texts), read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
 
     def _own_name(self, what: str, column: str, others: list[str]) -> tuple[str, str]:
