@@ -98,14 +98,13 @@ def serve(options: ServeOptions) -> int:
             server.run(sockets=[address])
         finally:
             ended = engine.close(timeout=1.0)  # who waited for an answer was waited for
-            if file is not None:
-                _leave(engine, file)
+            left = file is None or _leave(engine, file)
         if not ended:
             logger.warning("stopped in the middle of work that nobody waits for any more")
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)  # a thread inside torch would not let the interpreter end
-    return 0
+            os._exit(int(not left))  # a thread inside torch would not let the interpreter end
+    return int(not left)
 
 
 def _workers(options: ServeOptions) -> tuple[int, int]:
@@ -149,11 +148,17 @@ def _take_up(engine: Engine, file: Path) -> None:
     threading.Thread(target=finish, daemon=True).start()
 
 
-def _leave(engine: Engine, file: Path) -> None:
-    """The states for the next process."""
-    count, busy = engine.save(file)
+def _leave(engine: Engine, file: Path) -> bool:
+    """Write the states for the next process. Returns whether that went well."""
+    try:
+        count, busy = engine.save(file)
+    except OSError as error:
+        told = "%s kept states of users are lost, and their users are answered 404 until they are started again: %s"
+        logger.error(told, f"{len(engine.states.all()):,}", error)
+        return False
     left = f"; {busy:,} not, as their users' requests had not ended" if busy else ""
     logger.warning("%s kept states of users written to %s%s", f"{count:,}", file, left)
+    return True
 
 
 _reloading = threading.Lock()  # so that the newest stands at last

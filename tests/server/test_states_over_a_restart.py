@@ -147,3 +147,18 @@ def test_what_is_no_file_of_states_stays_as_it_is(tmp_path, capsys):
         assert main(["serve", str(folder), "--port", "0", "--states", str(kept)]) == 2
         assert message in capsys.readouterr().err
         assert file.read_bytes() == content
+
+
+def test_states_that_cannot_be_written_are_told_as_lost(tmp_path):
+    run, kept = event_run(tmp_path / "run", "din"), tmp_path / "kept"
+    with serving(run, "--states", kept) as (process, client):
+        body = {"events": EVENTS["history"], "start": True}
+        assert client.post("/v1/users/7/events", json=body).status_code == 200
+        (kept / "kept_states.tsv" / "in_the_way").mkdir(parents=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+        assert (
+            "1 kept states of users are lost, and their users are answered 404 until they are started again: "
+            in process.err
+        )
+        assert str(kept) in process.err
