@@ -51,8 +51,10 @@ class EffectiveRankCallback(TrainerCallback):
         self.batches = None if batches is None else list(batches)
         self.max_samples, self.kind = max_samples, kind
         self.history: list[dict[str, Any]] = []
+        self._is_training = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        self._is_training = True
         if not state.is_world_process_zero:
             return
         file = Path(args.output_dir, "effective_rank.jsonl")
@@ -67,7 +69,13 @@ class EffectiveRankCallback(TrainerCallback):
             write_text(file, "".join(json.dumps(entry) + "\n" for entry in self.history))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        # with a dict of evaluation sets it is called for each; the batches are the first one's
+        if self._is_training and self.history and self.history[-1]["step"] == state.global_step:
+            return
         self._measure(args, state, **kwargs)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        self._is_training = False
 
     def _measure(
         self,

@@ -82,6 +82,17 @@ def test_every_evaluation(tmp_path):
     assert written[0]["stages"][-1]["stable"] != written[1]["stages"][-1]["stable"]
 
 
+def test_several_evaluation_sets_are_measured_once(tmp_path):
+    """On the first one's samples; an evaluation behind the training is measured too."""
+    trainer = make_trainer(tmp_path, effective_rank_samples=20)
+    trainer.eval_dataset = {"near": trainer.eval_dataset, "far": Rows(40, 2)}
+    trainer.args.metric_for_best_model = "eval_near_auc"
+    trainer.train()
+    assert [entry["step"] for entry in lines(tmp_path)] == [4, 8]
+    trainer.evaluate(trainer.eval_dataset["near"])
+    assert [entry["step"] for entry in lines(tmp_path)] == [4, 8, 8]
+
+
 def test_given_batches_and_kind(tmp_path):
     """Given batches are measured before the first step too, in place of the evaluation data."""
     batch = {"input_ids": torch.randint(0, 6, (8, 4)), "labels": torch.ones(8)}
