@@ -446,10 +446,22 @@ def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys)
     assert words in capsys.readouterr().err
     assert main(["analyze", "next", str(run.path)]) == 2
     assert words in capsys.readouterr().err
+    advice = {"sequence": "requests with their histories as JSON lines", "table": "rows that hold the model's columns"}
+    for kind, told in advice.items():
+        for part in ("model", "processor"):
+            getattr(runs(kind), part).save_pretrained(tmp_path / f"bare_{kind}")
+        with pytest.raises(FileNotFoundError, match=f"rows cannot be joined with one.* or give .*{told}"):
+            lmctr.runs.load(tmp_path / f"bare_{kind}").recommend()
+
+
+@pytest.mark.parametrize("kind", ["sequence", "table"])
+def test_a_folder_without_a_recipe_knows_its_statistics(runs, log, tmp_path, kind):
+    run = runs(kind)
     for part in ("model", "processor"):
-        getattr(runs("sequence"), part).save_pretrained(tmp_path / "bare")
-    with pytest.raises(FileNotFoundError, match="rows cannot be joined with one"):
-        lmctr.runs.load(tmp_path / "bare").recommend()
+        getattr(run, part).save_pretrained(tmp_path / "bare")
+    tasks = {"data.tasks": ["label", "like"]} if kind == "sequence" else {}
+    found = lmctr.runs.load(tmp_path / "bare").evaluate("test", overrides={"data.name": str(log[0]), **tasks})
+    assert found["auc"] == pytest.approx(run.evaluate("test")["auc"], abs=1e-6)
 
 
 def test_rare_items_are_candidates_as_well(tmp_path, caplog):

@@ -179,10 +179,14 @@ class JoinedRows:
         names: Sequence[str] | None = None,
     ):
         if not folder.started:
+            requests = "requests with their histories as JSON lines"
+            if processor.request_kind == "table":
+                requests = (
+                    f"lmctr predict rows that hold the model's columns, {first_quoted(processor.input_columns())}"
+                )
             raise FileNotFoundError(
                 f"{name or folder.path} has no {RECIPE}, which would say how the log is read (lmctr push keeps it back), so rows cannot be joined with "
-                "one: score them with the run folder that lmctr train wrote, or give requests with their histories as JSON lines (see lmctr "
-                "predict --help)"
+                f"one: score them with the run folder that lmctr train wrote, or give {requests} (see lmctr predict --help)"
             )
         self.folder, self.model, self.processor, self.skip = folder, model, processor, skip
         default = OF_TABLES if processor.request_kind == "table" else BATCH_SIZE

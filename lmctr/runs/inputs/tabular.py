@@ -32,7 +32,7 @@ from lmctr.evaluation.table_baselines import table_baseline_metrics, table_basel
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
-from lmctr.runs.inputs.base import PARTS, RunContext, check_part, checksum
+from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, check_part, checksum
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
@@ -142,6 +142,15 @@ class TabularInput(GoingOn, StoredInput):
     @property
     def lacks_times(self) -> bool:
         return self.source.time is None
+
+    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
+        if self.log is not None and processor.statistics_reader is not None and not self.data["statistics"]:
+            # a model without a recipe: its processor knows what it reads
+            from lmctr.data.builders.movielens_table import movielens_table
+
+            self._table_options["statistics"] = processor.statistics_reader
+            self.source = movielens_table(self.log, self.log_splits, **self._table_options)
+        super().open(processor, parts, run)
 
     def _log_source(self) -> Callable[[], TableSource]:
         """Reads an interaction log; gives what makes a table of its samples. Options are those of the log and those of `movielens_table`."""
