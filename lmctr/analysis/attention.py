@@ -5,6 +5,7 @@ Shapes: B batch, N tokens, A heads, L layers, S samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class SinkAttention:
             sample without sinks.
         between_sinks: (S, L) float64, Eq. 8: the same with the sample's sinks as queries only. NaN in a sample without sinks.
         uniform_to_sinks, uniform_between_sinks: (S,) float64, what the two would be if every query spread its attention evenly over
-            the tokens that it may see (causal models: itself and earlier ones). The level to compare with; not in the paper.
+            the tokens that it may see (causal models: itself and earlier ones; those of a sliding window), mean over layers. The level to
+            compare with; not in the paper.
         num_sinks, num_tokens: (S,) int64 of each sample, padding not counted; with `layout="split"` elements count as tokens.
         first_layer: number of the first of the L layers in the language model: above 0 with `layout="split"`.
     """
@@ -289,20 +291,20 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         between_sinks.append(over_queries(share, is_sink))
 
     _each_layer(base, inputs, visit)
-    if base.config.layout == "fields" or base.config.encoder_prefix:
-        if base.config.encoder_prefix:  # what stands before the target does not see it
-            own = inputs["target_mask"].long().cumsum(1) > 0
-            same = own[:, :, None] | ~own[:, None, :]
-        else:  # a token sees its own field
-            same = inputs["field_ids"][:, :, None] == inputs["field_ids"][:, None, :]
-        same = same & real[:, None, :]
-        same = same.tril() if _is_causal(base) else same
-        seen, sinks_seen = same.sum(-1), (same & is_sink[:, None, :]).sum(-1)
-    elif _is_causal(base):
-        seen, sinks_seen = real.cumsum(1), is_sink.cumsum(1)
-    else:
-        seen, sinks_seen = num_tokens[:, None], num_sinks[:, None].expand_as(real)
-    uniform = sinks_seen.double() / seen.clamp_min(1)
+    causal, same = _is_causal(base), real[:, None, :].expand(-1, real.shape[1], -1)
+    if base.config.encoder_prefix:  # what stands before the target does not see it
+        own = inputs["target_mask"].long().cumsum(1) > 0
+        same = same & (own[:, :, None] | ~own[:, None, :])
+    elif base.config.layout == "fields":  # a token sees its own field
+        same = same & (inputs["field_ids"][:, :, None] == inputs["field_ids"][:, None, :])
+    same = same.tril() if causal else same
+    place = torch.arange(real.shape[1], device=real.device)
+    back = place[:, None] - place
+    uniform = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
+    for window, num_layers in Counter(_windows(base, len(to_sinks))).items():
+        seen = same if window is None else same & (back < window if causal else back.abs() <= window)
+        uniform += num_layers * (seen & is_sink[:, None, :]).sum(-1) / seen.sum(-1).clamp_min(1).double()
+    uniform /= len(to_sinks)
     columns = {
         "to_sinks": torch.stack(to_sinks, 1),
         "between_sinks": torch.stack(between_sinks, 1),
@@ -312,6 +314,16 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         "num_tokens": num_tokens,
     }
     return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _windows(base: CTRSinkModel, num_layers: int) -> list[int | None]:
+    """How far each of the measured layers sees, None where it sees all; transformers counts the token itself in causal windows only."""
+    config = base.config.text_config
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    layers = range(num_layers) if base.config.backbone_spec is None else base.config.layers_with_sinks
+    if not kinds:  # all layers are alike; those of elements have no windows then
+        return [None if base.config.layout == "split" else window for _ in layers]
+    return [window if kinds[layer] == "sliding_attention" else None for layer in layers]
 
 
 def _is_causal(base: CTRSinkModel) -> bool:

@@ -47,8 +47,11 @@ def reference(model, made):
         shares.append(row)
         even = []
         for query in range(length):
-            seen = range(query + 1) if causal else range(length)
-            even.append(sum(key in sinks for key in seen) / len(seen))
+            shown = [
+                (layer[0, :, query] > 0).any(0).nonzero()[:, 0].tolist() for layer in attentions
+            ]  # windows hide some
+            assert all(max(seen) <= query for seen in shown) is causal or query == length - 1
+            even.append(sum(sum(key in sinks for key in seen) / len(seen) for seen in shown) / len(shown))
         levels.append((sum(even) / length, sum(even[query] for query in sinks) / len(sinks) if sinks else math.nan))
     shares, levels = np.array(shares), np.array(levels)
     return shares[..., 0], shares[..., 1], levels[:, 0], levels[:, 1]
