@@ -558,7 +558,8 @@ class MLPTabularConfig(TabularCTRConfig):
     r"""Configuration of the tabular families with an MLP on the fields' vectors.
 
     Args:
-        hidden_units (`list[int]`, defaults to `[400, 400, 400]`): width of each layer of the MLP.
+        hidden_units (`list[int]`, defaults to `[400, 400, 400]`):
+            Width of each layer of the MLP. Where a family takes `[]`, no MLP, the three keys below change nothing then.
         hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
         dropout (`float`, defaults to 0.0): after each activation of the MLP.
         use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
