@@ -256,6 +256,10 @@ def test_parts_of_times_read_seconds_in_every_form():
     forms = [1414803600, 1414803600.0, "1414803600", "2014-11-01T01:00:00", "2014-11-01 01:00:00Z"]
     assert {processor([{"t": given}])["input_ids"].item() for given in forms} == {3}
     assert processor.transform({"t": list(map(str, forms))})["input_ids"][:, 0].tolist() == [3] * len(forms)
+    for zone in ("UTC", "Asia/Tokyo", "-03:30"):  # a moment has one hour, in whatever zone it is told
+        moments = pa.array([1414803600, None], pa.timestamp("s", zone))
+        assert processor({"t": moments})["input_ids"][:, 0].tolist() == [3, 1]
+        assert processor([{"t": moments[0].as_py()}])["input_ids"].item() == 3
     with pytest.raises(ValueError, match=r"column 't': 1 values are no times.*'noon'"):
         processor([{"t": "noon"}])
 

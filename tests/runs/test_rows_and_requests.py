@@ -241,3 +241,29 @@ def test_one_bad_value_of_a_table_is_one_row(tmp_path, monkeypatch, capsys):
     assert main([*words, "clicks.csv", "--output", "./clicks.csv"]) == 2
     assert "--output ./clicks.csv is the input itself, which would be lost" in capsys.readouterr().err
     assert (tmp_path / "clicks.csv").read_bytes() == before
+
+
+def test_texts_of_the_context_are_read_as_the_log_reads_them(rows, tmp_path):
+    """A file to score may hold codes alone, which its reader would take for numbers, and lists as texts."""
+    log = pd.read_csv(write_log(tmp_path).parent / "clicks.csv")
+    log["shelf"] = np.where(log.click == 1, "07", "08")
+    log.loc[:9, "shelf"] = "none"
+    log["tags"] = np.where(log.item % 2 == 0, "a|b", "")
+    log.to_csv(tmp_path / "clicks.csv", index=False)
+    context = {"shelf": "shelf", "tags": {"column": "tags", "separator": "|"}}
+    (tmp_path / "schema.yaml").write_text(
+        json.dumps({"events": "clicks.csv", "columns": COLUMNS | {"context": context}})
+    )
+    data = {"name": str(tmp_path / "schema.yaml"), "statistics": ["context"], "baselines": False}
+    training = {"epochs": 1, "use_cpu": True, "learning_rate": 0.03}
+    recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": training}
+    other = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    rows = rows.assign(shelf=np.where(rows.item % 2 == 0, "07", "08"), tags=np.where(rows.item % 3 == 0, "a|b", ""))
+    expected = other.predict(rows)
+    lists = rows.assign(tags=[text.split("|") if text else [] for text in rows.tags])
+    np.testing.assert_array_equal(other.predict(lists), expected)
+    assert np.ptp(expected) > 0.1
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    for name in ("csv", "parquet"):
+        np.testing.assert_array_equal(other.predict(tmp_path / f"rows.{name}"), expected)

@@ -56,7 +56,7 @@ class Field:
         missing: categorical and quantile fields: "oov" gives missing values the id of unknown values, "own_id" the id 2.
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
             "year".
-        time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds (UTC).
+        time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds. The parts are those of UTC.
         cross: two other categorical fields, whose values together are the value: missing where either is. Take a `min_count` above 1, or
             `hash_buckets`, where the pairs are many.
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))

@@ -19,7 +19,7 @@ from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried, with_queries
-from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, read_schema
+from lmctr.data.logs.schema import AttributeSpec, FileSpec, Schema, TimeSpec, parse_schema, read_schema
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of, text_lines
@@ -33,7 +33,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.serving import scorer_for
-from lmctr.utils.arrow import is_text
+from lmctr.utils.arrow import decoded, is_text
 from lmctr.utils.files import expanded, parse_json
 from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
@@ -140,7 +140,7 @@ class _Names:
     item: str
     time: TimeSpec
     scenario: str | None = None
-    context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
+    context: Mapping[str, AttributeSpec] | None = None  # columns of the input by the names of the log's context
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
 
@@ -264,12 +264,12 @@ class JoinedRows:
             self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
         roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
-        optional = [
-            names.scenario,
-            *(names.context or {}).values(),
-            *(() if self.log.context is None else self.log.context.column_names),
-        ]
-        wanted |= {name: "any" for name in optional if name in found}
+        optional = {names.scenario: "any", **{own.column: "any" for own in (names.context or {}).values()}}
+        for name, own in self._context.items():  # texts as they are written: 01 is no 1
+            optional[own] = (
+                "text" if is_text(self.log.context.schema.field(name).type) or self._separator(name) else "any"
+            )
+        wanted |= {name: kind for name, kind in optional.items() if name in found}
         reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
         self.absent = [own for name, own in self._context.items() if name in read and own not in found]
@@ -281,7 +281,13 @@ class JoinedRows:
     def _context(self) -> dict[str, str]:
         """The input's columns by the names of the log's context."""
         own = () if self.log.context is None else self.log.context.column_names
-        return {name: (self.names.context or {}).get(name, name) for name in own}
+        told = self.names.context or {}
+        return {name: told[name].column if name in told else name for name in own}
+
+    def _separator(self, name: str) -> str | None:
+        """What parts the texts of a column of the log's context into lists."""
+        told = (self.names.context or {}).get(name)
+        return None if told is None else told.separator
 
     def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
         reasons: list[str | None] = [None] * len(rows)
@@ -365,7 +371,10 @@ class JoinedRows:
         if self.log.context is not None:
             own = {name: column for name, column in self._context.items() if column in present}
             kinds = self.log.context.schema
-            found = {n: _as_log(rows.column(column), kinds.field(n).type, column, source) for n, column in own.items()}
+            found = {
+                n: _as_log(rows.column(column), kinds.field(n).type, column, source, self._separator(n))
+                for n, column in own.items()
+            }
             read["context"] = pa.table(found) if found else None
         return read
 
@@ -440,8 +449,11 @@ def _of_one(error: ValueError, row: int) -> ValueError:
     return ValueError(words.replace("(row 1:", f"(row {row}:"))
 
 
-def _as_log(values: Any, kind: pa.DataType, column: str, source: str) -> Any:
-    """Values of a column of the context in the log's type."""
+def _as_log(values: Any, kind: pa.DataType, column: str, source: str, separator: str | None = None) -> Any:
+    """Values of a column of the context in the log's type; texts parted into lists where the log's are."""
+    values = decoded(values)
+    if separator is not None and is_text(values.type):
+        values = columns.split_texts(values, separator)
     try:
         return values.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -486,12 +498,11 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     else:
         return None
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
-    context = {name: spec.column for name, spec in keys.context.items()}
     return _Names(
         keys.user.column,
         keys.item.column,
         keys.time,
         None if keys.scenario is None else keys.scenario.column,
-        context,
+        keys.context,
         reading,
     )
