@@ -166,8 +166,9 @@ def _text_axes(config: Any) -> Axes:
 
 
 def _text(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Rows of behaviours of 12 tokens, each but the last (the target) followed by a sink."""
+    """Rows of behaviours, each but the last (the target) with a sink at its end, of 12 tokens or as many as make no more than the model reads."""
     rows, length = shapes["input_ids"]
+    width = max(_TOKENS_PER_BEHAVIOUR, (length - 1) // (_most_behaviours(config, length) + 1) + 1)
     inputs = {
         "input_ids": torch.randint(
             min(5, config.text_config.vocab_size - 1),
@@ -178,7 +179,7 @@ def _text(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Gene
         "attention_mask": torch.ones(rows, length, dtype=torch.long),
     }
     place = torch.arange(length)
-    is_sink = (place % _TOKENS_PER_BEHAVIOUR == _TOKENS_PER_BEHAVIOUR - 1) & (place < length - 1)
+    is_sink = (place % width == width - 1) & (place < length - 1)
     has_sinks = config.sink_kind != "none"
     if has_sinks:
         signals = config.signals
@@ -188,13 +189,9 @@ def _text(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Gene
         buckets = buckets.masked_fill(~is_sink[None, :, None], -1)
         inputs["sink_buckets"] = buckets[..., 0] if len(signals) == 1 else buckets
     if config.encoder_prefix:
-        inputs["target_mask"] = (
-            (place >= _TOKENS_PER_BEHAVIOUR * ((length - 1) // _TOKENS_PER_BEHAVIOUR))
-            .expand(rows, length)
-            .contiguous()
-        )
+        inputs["target_mask"] = (place >= width * ((length - 1) // width)).expand(rows, length).contiguous()
     if config.layout == "split":  # each behaviour, each sink and the target are an element
-        behaviours = place // _TOKENS_PER_BEHAVIOUR
+        behaviours = place // width
         fields = 2 * behaviours + is_sink.long() if has_sinks else behaviours
         inputs["field_ids"] = fields.expand(rows, length).contiguous()
     if config.layout == "fields":  # equal parts of the row, without sinks in the target's
@@ -203,6 +200,16 @@ def _text(config: Any, shapes: dict[str, tuple[int, ...]], generator: torch.Gene
         if has_sinks:
             inputs["sink_buckets"][:, fields >= config.num_history_fields] = -1
     return inputs
+
+
+def _most_behaviours(config: Any, length: int) -> int:
+    """Behaviours of a history that a model's bounds on sinks and elements allow, at most `length`."""
+    bounds = [length]
+    if config.max_sinks is not None:
+        bounds.append(config.max_sinks)
+    if config.max_elements is not None:  # the target is one too, and so is each sink
+        bounds.append((config.max_elements - 1) // (1 if config.sink_kind == "none" else 2))
+    return min(bounds)
 
 
 def _text_shape(config: Any) -> RequestShape:

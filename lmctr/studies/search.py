@@ -332,13 +332,18 @@ class _Watch(TrainerCallback):
         """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
         self.began, about = True, self.search.folder / "search.yaml"
         found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
-        if mine.get("data") not in (None, found):
+        share = str(
+            self.trial.params.get("data.negative_share")
+        )  # each share searched has training samples of its own
+        known = mine.get("data") or {}
+        known = known if isinstance(known, dict) else {"None": known}  # as it was written where no share is searched
+        if known.setdefault(share, found) != found:
             raise DataChangedError(
-                f"the data of {self.search.folder} have changed since its first trial (checksum {mine['data']} before, {found} now); restore them, or "
+                f"the data of {self.search.folder} have changed since its first trial (checksum {known[share]} before, {found} now); restore them, or "
                 "give another --output-dir, or --overwrite"
             )
-        if mine.get("data") is None:
-            write_text(about, yaml.safe_dump({**mine, "data": found}, sort_keys=False, allow_unicode=True))
+        if mine.get("data") != known:
+            write_text(about, yaml.safe_dump({**mine, "data": known}, sort_keys=False, allow_unicode=True))
 
     def on_evaluate(
         self,

@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "training.metric_for_best_model": "it is what trials are compared by",
     "model.family": "search each family by itself, and compare the best recipes",
     "data.baselines": "trials measure none",
+    **dict.fromkeys(("data.labels", "data.tasks"), "it decides what trials are measured on"),
     **dict.fromkeys(
         (
             "training.refit",

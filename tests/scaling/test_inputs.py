@@ -86,6 +86,23 @@ def test_kinds_of_texts(values):
         assert is_sink.sum(1).tolist() == [3] * 6  # after 12 tokens each; the last behaviour is the target
 
 
+@pytest.mark.parametrize(
+    ("values", "length"),
+    [
+        ({"max_sinks": 2, "sink_signal": "recency"}, 62),
+        ({"max_sinks": 2, "sink_signal": "recency", "encoder_prefix": True}, 62),
+        ({"max_sinks": 2, "max_elements": 5, "layout": "split", "sink_signal": "recency"}, 61),
+    ],
+)
+def test_texts_hold_what_the_model_reads(values, length):
+    """A processor of few behaviours leaves bounds in the model's configuration."""
+    config = config_of("ctr_sink", **values)
+    inputs = random_inputs(config, RequestShape(2, length), 3)
+    with torch.no_grad():
+        assert lmctr.AutoModelForCTR.from_config(config).eval()(**inputs).logits.shape == (6,)
+    assert (inputs["sink_buckets"] >= 0).sum(1).tolist() == [2] * 6
+
+
 def test_sequences_of_a_table():
     config = config_of("dnn", num_sequences=2, sequence_tables=[1, 3], sequence_vocab_sizes=[50])
     inputs = random_inputs(config, RequestShape(2, 7), 3)

@@ -267,6 +267,17 @@ def test_other_data_end_a_search(files, tmp_path):
     assert len(read_csv_rows(Search(options(files, trials=2)).run(), files)) == 2
 
 
+def test_shares_of_negatives_are_searched(files):
+    """Each trains on samples of its own, and all are measured on the same."""
+    (files / "space.yaml").write_text(yaml.safe_dump({"data.negative_share": [None, 0.5, 0.3]}))
+    for trials in (4, 6):  # the second goes on
+        Search(options(files, trials=trials)).run()
+    rows = read_csv(files / "search" / "trials.csv", text=["state", "data.negative_share"], numbers=["auc"])
+    assert len(rows) == 6
+    assert {row["state"] for row in rows} == {"complete"}
+    assert len({row["data.negative_share"] for row in rows}) > 1
+
+
 def read_csv_rows(result, files):
     return read_csv(files / "search" / "trials.csv", text=["state"], numbers=["auc"])
 
@@ -323,6 +334,8 @@ def test_more_trials_after_a_comparison(files, capsys, monkeypatch):
         ({"training.seed": [0, 1]}, "the comparison those of --seeds"),
         ({"data.max_eval_samples": [10, 20]}, "it decides what trials are measured on"),
         ({"data.options.num_rows": [10, 20]}, "it decides what trials are measured on"),
+        ({"data.labels": [["click"], ["buy", "click"]]}, "it decides what trials are measured on"),
+        ({"data.tasks": [["label"], ["buy", "label"]]}, "it decides what trials are measured on"),
     ],
 )
 def test_spaces_that_are_refused(tmp_path, space, message):
