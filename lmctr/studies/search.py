@@ -332,9 +332,8 @@ class _Watch(TrainerCallback):
         """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
         self.began, about = True, self.search.folder / "search.yaml"
         found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
-        share = str(
-            self.trial.params.get("data.negative_share")
-        )  # each share searched has training samples of its own
+        # each share searched has training samples of its own
+        share = str(self.trial.params.get("data.negative_share"))
         known = mine.get("data") or {}
         known = known if isinstance(known, dict) else {"None": known}  # as it was written where no share is searched
         if known.setdefault(share, found) != found:

@@ -267,3 +267,26 @@ def test_texts_of_the_context_are_read_as_the_log_reads_them(rows, tmp_path):
     rows.to_parquet(tmp_path / "rows.parquet")
     for name in ("csv", "parquet"):
         np.testing.assert_array_equal(other.predict(tmp_path / f"rows.{name}"), expected)
+
+
+def test_scenarios_of_digits_are_names_where_the_schema_names_none(rows, tmp_path):
+    """A file to score may hold digits alone, which its reader would take for places among the names."""
+    log = pd.read_csv(write_log(tmp_path).parent / "clicks.csv")
+    log["page"] = np.where(log.click == 1, "2", "0")
+    log.loc[:9, "page"] = "x"
+    log.to_csv(tmp_path / "clicks.csv", index=False)
+    (tmp_path / "schema.yaml").write_text(
+        json.dumps({"events": "clicks.csv", "columns": COLUMNS | {"scenario": "page"}})
+    )
+    data = {"name": str(tmp_path / "schema.yaml"), "baselines": False}
+    training = {"epochs": 1, "use_cpu": True, "learning_rate": 0.03}
+    other = lmctr.runs.train(
+        {"data": data, "model": {"family": "astro"}, "training": training}, output_dir=tmp_path / "run"
+    )
+    assert other.processor.scenario_names == ("0", "2", "x")
+    rows = rows.assign(page=np.where(rows.item % 2 == 0, "2", "0"))
+    expected = other.predict(rows)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.astype({"page": int}).to_parquet(tmp_path / "rows.parquet")
+    for name in ("csv", "parquet"):
+        np.testing.assert_array_equal(other.predict(tmp_path / f"rows.{name}"), expected)

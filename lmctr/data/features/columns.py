@@ -196,9 +196,7 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
             f"{place(rows.source, field.source_column)}: values of type {kind} hold no time for extract={field.extract!r}; "
             "give time_format for texts, or pass timestamps or whole unix seconds."
         )
-    if (
-        moments.type.tz is not None
-    ):  # whose parts would be those of its zone, unlike those of the same moment in seconds or as a text
+    if moments.type.tz is not None:  # its parts would be those of its zone, unlike those of the same moment as seconds
         moments = moments.cast(pa.timestamp(moments.type.unit, "UTC"))
     if field.extract == "weekend":
         part = pc.greater_equal(pc.day_of_week(moments), 5).cast(pa.int64())

@@ -129,6 +129,20 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             layers = attrgetter(spec.layers_path)(self.language_model)
             self._no_split_modules = {type(layer).__name__ for layer in layers}
 
+    def _apply(self, *args, **kwargs):
+        """As in the parent, but a cast to fewer bits leaves the frequencies of rotary positions alone, as loading in that type does."""
+        held = [
+            (module._buffers, name, module._buffers[name])
+            for module in self.language_model.modules()
+            for name in module._non_persistent_buffers_set
+            if module._buffers.get(name) is not None
+        ]
+        applied = super()._apply(*args, **kwargs)
+        for buffers, name, before in held:
+            if buffers[name].dtype.itemsize < before.dtype.itemsize:
+                buffers[name] = before.to(buffers[name].device)
+        return applied
+
     def self_attentions(self) -> list[nn.Module]:
         """The self-attention of each layer of the backbone, which must be of a known type."""
         spec = self.config.backbone_spec

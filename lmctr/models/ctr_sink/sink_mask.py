@@ -89,5 +89,5 @@ def _attend(
     scores = (query.gather(2, places) * scale) @ key.transpose(2, 3) + add_bias_to_mask(bias, mask, is_causal=False)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     of_sinks = (weights @ value) * sinks.valid[:, None, :, None]  # places of padded sinks hold another row's
-    is_sink = torch.zeros(batch, length).scatter_add(1, sinks.index, sinks.valid.float()) > 0
+    is_sink = sinks.index.new_zeros(batch, length).scatter_add(1, sinks.index, sinks.valid.long()) > 0
     return states.masked_fill(is_sink[:, None, :, None], 0).scatter_add(2, places, of_sinks)

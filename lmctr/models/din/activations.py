@@ -39,8 +39,9 @@ class Dice(nn.Module):
     def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """(..., size), mask (...) bool."""
         if not self.training:
-            mean, var = self.running_mean.float(), self.running_var.float()
-            gate = torch.sigmoid((states.float() - mean) * torch.rsqrt(var + self.eps)).to(states.dtype)
+            kind = torch.promote_types(states.dtype, torch.float32)
+            mean, var = self.running_mean.to(kind), self.running_var.to(kind)
+            gate = torch.sigmoid((states.to(kind) - mean) * torch.rsqrt(var + self.eps)).to(states.dtype)
             return states * (gate + (1 - gate) * self.alpha)
         found, mean, var = _BatchDice.apply(states, self.alpha, mask, self.eps)
         with torch.no_grad():  # a batch without any entry moves nothing

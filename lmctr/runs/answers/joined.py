@@ -140,6 +140,7 @@ class _Names:
     item: str
     time: TimeSpec
     scenario: str | None = None
+    has_codes: bool = True  # whether a whole number may be the place of a scenario's name
     context: Mapping[str, AttributeSpec] | None = None  # columns of the input by the names of the log's context
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
@@ -264,7 +265,10 @@ class JoinedRows:
             self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
         roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
-        optional = {names.scenario: "any", **{own.column: "any" for own in (names.context or {}).values()}}
+        optional = {
+            names.scenario: "text" if self._scenario_texts else "any",
+            **{own.column: "any" for own in (names.context or {}).values()},
+        }
         for name, own in self._context.items():  # texts as they are written: 01 is no 1
             optional[own] = (
                 "text" if is_text(self.log.context.schema.field(name).type) or self._separator(name) else "any"
@@ -276,6 +280,12 @@ class JoinedRows:
         if id_column is not None:
             wanted.setdefault(id_column, "text")
         return wanted
+
+    @property
+    def _scenario_texts(self) -> bool:
+        """Whether the log's scenarios are texts that it names none of, so that 2 is a name and no place of one."""
+        known = self.log.scenario_names
+        return not self.names.has_codes and known != tuple(map(str, range(len(known))))
 
     @property
     def _context(self) -> dict[str, str]:
@@ -365,9 +375,10 @@ class JoinedRows:
                 f"{', '.join(places)} in each row"
             )
         if self.log.scenario is not None and names.scenario in present:
-            read["scenario"], _ = columns.to_codes(
-                rows.column(names.scenario), names.scenario, source, self.log.scenario_names, np.int16
-            )
+            given = rows.column(names.scenario)
+            if self._scenario_texts and pa.types.is_integer(given.type):
+                given = given.cast(pa.string())
+            read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
             own = {name: column for name, column in self._context.items() if column in present}
             kinds = self.log.context.schema
@@ -503,6 +514,7 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.item.column,
         keys.time,
         None if keys.scenario is None else keys.scenario.column,
+        keys.scenario is None or keys.scenario.names is not None,
         keys.context,
         reading,
     )

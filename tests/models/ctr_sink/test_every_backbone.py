@@ -111,7 +111,7 @@ def test_a_prefix_does_not_see_what_follows(backbone):
 
 @every_type
 def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path):
-    """Every parameter of the sinks gets the same gradient with activation checkpointing; bfloat16 is finite; weights come back."""
+    """Every parameter of the sinks gets the same gradient with activation checkpointing; weights come back, and in bfloat16 as cast."""
     model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0).train()
     batch = batch_of(model.config)
     grads = []
@@ -131,7 +131,11 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
     model.save_pretrained(tmp_path)
     again = CTRSinkForCTR.from_pretrained(tmp_path)
     torch.testing.assert_close(score(again, batch), score(model, batch), atol=1e-6, rtol=0)
-    assert torch.isfinite(score(model.bfloat16(), batch)).all()
+    half = CTRSinkForCTR.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert torch.isfinite(score(half, batch)).all()
+    assert torch.equal(
+        score(model.bfloat16(), batch), score(half, batch)
+    )  # positions of rotary embeddings are not rounded
 
 
 @every_type
@@ -155,6 +159,20 @@ def test_sinks_apart_from_the_fused_attention_have_the_same_gradients(backbone, 
     assert {"model.sink_bias.layers.1.key.weight", "model.sink_embedding.projection.weight"} <= expected.keys()
     for other in (found, whole):
         torch.testing.assert_close(other, expected, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "qwen2"])
+def test_sinks_train_where_the_default_type_is_float64(backbone):
+    model = model_of(backbone, sink_bias_layers=[0, 2], sink_bias_scale_init=2.5).double().train()
+    losses = []
+    for default in (torch.float32, torch.float64):
+        torch.set_default_dtype(default)
+        try:
+            losses.append(model(**batch_of(model.config), labels=LABELS.double()).loss)
+            losses[-1].backward()
+        finally:
+            torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(losses[0].double(), losses[1].double(), atol=1e-6, rtol=0)
 
 
 @every_type
