@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
@@ -31,6 +30,7 @@ from lmctr.runs.loading import load_folder
 from lmctr.runs.vectors import value_vectors, write_vectors
 from lmctr.scaling.inputs import input_shapes
 from lmctr.utils.files import write_json
+from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import Work
 from lmctr.utils.suggest import errors_of
@@ -42,9 +42,9 @@ _SIZES = ((3, 13, 4), (1, 7, 1), (2, 2, 3), (5, 24, 2), (8, 16, 6))
 """Rows, length and candidates of the random requests; the first are those that are traced."""
 
 
+@without_bars()
 def run_export(options: ExportOptions) -> int:
     """`lmctr export RUN`: write the graph, or the vectors, and say what was written. Returns the exit code."""
-    transformers.utils.logging.disable_progress_bar()
     folder = open_model(options.run)
     target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
     if target.exists() and not target.is_dir():

@@ -10,7 +10,6 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers.utils import logging
 
 from lmctr.hub.checks import validate_run
 from lmctr.hub.licences import check_licence
@@ -59,7 +58,6 @@ class PushResult:
 
 def run_push(options: PushOptions) -> int:
     """`lmctr push RUN USER/NAME`: push, and say what was done. Returns the exit code."""
-    logging.disable_progress_bar()  # loading takes moments; the upload has bars of its own
     result = push_run(
         options.run,
         options.repo_id,

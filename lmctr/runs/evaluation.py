@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import transformers
 from transformers.trainer_utils import PredictionOutput
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
@@ -28,6 +27,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.precision import has_bf16_units
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, replacing, write_json
+from lmctr.utils.load_report import without_bars
 from lmctr.utils.progress import showing
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
     return 0
 
 
+@without_bars()
 def evaluate(
     run: str | Path,
     split: str = "test",
@@ -106,7 +107,6 @@ def evaluate(
             raise ValueError(
                 f"{name}: got {value!r:.80}, accepted: {'a list' if kinds is list else 'a path'}, or None"
             )
-    transformers.utils.logging.disable_progress_bar()
     folder = RunFolder(local_folder(run))
     recipe = recipe_of(folder, overrides, str(run))
     view = input_of(recipe)

@@ -15,7 +15,7 @@ from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.trust import check_classes, check_size
 from lmctr.utils.files import read_json
 from lmctr.utils.lazy import load_target
-from lmctr.utils.load_report import held_load_report
+from lmctr.utils.load_report import held_load_report, without_bars
 from lmctr.utils.progress import step
 from lmctr.utils.suggest import first_of
 
@@ -86,7 +86,7 @@ def check_processor(config: CTRConfig, processor: Any, where: str) -> None:
 
 def _load_model(folder: RunFolder) -> torch.nn.Module:
     try:
-        with held_load_report():  # the errors below say what matters
+        with held_load_report(), without_bars():  # the errors below say what matters
             model, info = AutoModelForCTR.from_pretrained(
                 folder.path, output_loading_info=True, ignore_mismatched_sizes=True, trust_remote_code=False
             )

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
-import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
@@ -50,6 +49,7 @@ from lmctr.training.recency import no_times
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import expanded, for_arrow, json_text, read_json, write_json, write_text
+from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
@@ -208,7 +208,6 @@ class Training:
         self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str, quiet: bool = False
     ):
         self.quiet = quiet
-        transformers.utils.logging.disable_progress_bar()
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
         self.command, self.was_started = command, False
         self.view: InputKind = input_of(recipe)
@@ -273,6 +272,7 @@ class Training:
         """Wait until all processes are here; see [`FirstProcess`]."""
         self.first.wait()
 
+    @without_bars()
     def run(self) -> Run:
         """All steps, while no other process writes in the folder."""
         for path in (self.folder.path, *self.folder.path.parents):

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-import transformers
 
 from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.served import ServedModel, bound
@@ -42,7 +41,6 @@ def serve(options: ServeOptions) -> int:
         from .metrics import ServerMetrics
     except ImportError as error:
         raise ImportError(f"lmctr serve needs the extra serve: pip install 'lmctr[serve]' ({error})") from error
-    transformers.utils.logging.disable_progress_bar()
     workers, threads = _workers(options)
     torch.set_num_threads(threads)
     asked = threading.Event()  # for a new version, while the first one is loaded

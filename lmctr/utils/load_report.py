@@ -1,10 +1,12 @@
-"""transformers' table of missing and unexpected weights, which it prints while it loads a model."""
+"""What transformers prints while it loads a model: its table of missing and unexpected weights, and its bars."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from transformers.utils import logging as transformers_logging
 
 
 @contextmanager
@@ -24,6 +26,18 @@ def held_load_report() -> Iterator[list[logging.LogRecord]]:
         yield held
     finally:
         logger.removeFilter(hold)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Inside, transformers shows no bars of its own; those of a work that takes long are ours."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def print_load_report(records: list[logging.LogRecord]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from datasets import Dataset
 from tiny_backbones import TINY_BERT
 from transformers import TrainerCallback
+from transformers.utils.logging import is_progress_bar_enabled
 
 import lmctr
 import lmctr.data
@@ -67,6 +68,16 @@ def by_trainer(table, folder):
 @pytest.mark.parametrize("way", [by_recipe, by_trainer])
 def test_at_most_six_statements(way):
     assert len(ast.parse(inspect.getsource(way)).body[0].body) <= 6
+
+
+def test_bars_of_transformers_are_shown_to_nobody_and_stay_as_they_were(table, tmp_path, capfd):
+    by_recipe(table, tmp_path / "run")
+    lmctr.runs.load(tmp_path / "run").evaluate("validation")
+    told = capfd.readouterr().err
+    assert "Loading weights" not in told and "Writing model shards" not in told
+    assert is_progress_bar_enabled()
+    lmctr.AutoModelForCTR.from_pretrained(tmp_path / "run")
+    assert "Loading weights" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("way", [by_recipe, by_trainer])

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from lmctr import __version__
 from lmctr.hub.options import DemoOptions
 from lmctr.hub.remote import changed_config
@@ -46,7 +44,6 @@ def demo(options: DemoOptions) -> int:
         FileNotFoundError, ValueError: what [`ServedModel`] raises; a folder that is there already.
         OSError: the port is taken.
     """
-    transformers.utils.logging.disable_progress_bar()
     if options.space is not None:
         count = write_space(options.run, options.space, options.users)
         print(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from lmctr.data.features.unknown import check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
@@ -24,6 +23,7 @@ from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 from lmctr.runs.loading import load_folder
 from lmctr.serving.precision import in_precision
 from lmctr.statistics import ItemStatistics
+from lmctr.utils.load_report import without_bars
 from lmctr.utils.measure import usable_device
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_table, plain_row, requests_of
@@ -92,7 +92,6 @@ def predict(options: PredictOptions) -> int:
 def opened(options: PredictOptions | RecommendOptions) -> tuple[RunFolder, torch.nn.Module, Any]:
     """The folder of the run that options name, its model on the device and in the precision that they ask for, and its processor."""
     place = usable_device(options.device)
-    transformers.utils.logging.disable_progress_bar()
     folder = open_model(options.run)
     model, processor = load_folder(folder)
     with model.same_weights():
@@ -195,7 +194,8 @@ def load_retriever(path: str | Path, processor: Any) -> TextRetriever | None:
     folder = Path(path) / "retriever"
     if processor.request_kind != "text" or not processor.needs_similarity or not folder.is_dir():
         return None
-    return TextRetriever.from_pretrained(folder)
+    with without_bars():
+        return TextRetriever.from_pretrained(folder)
 
 
 def _request_kind(processor: Any) -> str:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import transformers
-
 import lmctr.auto  # noqa: F401 (registers the model types)
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.models.families import family_of
@@ -125,7 +123,6 @@ class Measure(ABC):
         folders = dict(zip(names, found))
         if self.has_plots:
             require_matplotlib()
-        transformers.utils.logging.disable_progress_bar()
         results = {}
         for (name, folder), recipe, given in zip(folders.items(), recipes, runs):
             with errors_of(given), self.opened(folder, recipe) as run, Work(f"measuring {name}"):

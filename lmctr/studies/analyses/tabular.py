@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 
 from lmctr.analysis.effective_rank import EffectiveRanks, measure_effective_rank
 from lmctr.analysis.field_interactions import FieldInteractions, field_interactions
@@ -102,7 +101,6 @@ class _Fields(Measure):
             raise ValueError(f"--{options.overrides[0][0]} has no effect on the weights of a trained run")
         (run,) = runs
         folder = open_model(run)
-        transformers.utils.logging.disable_progress_bar()
         opened = OpenedRun(folder, None, *load_run(folder.path))
         with errors_of(run):
             result = self.measure(opened)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
 from transformers import set_seed
 
 from lmctr.runs.download import is_hub_id, local_folder
@@ -66,7 +65,6 @@ def saved_model(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: no folder, or none with a saved model. ValueError: weights and configuration do not belong together.
     """
-    transformers.utils.logging.disable_progress_bar()
     folder = saved_folder(path)
     has_processor = any((folder.path / name).is_file() for name in PROCESSOR_FILES)
     return load_run(path)[0] if has_processor else load_bare_model(folder)
