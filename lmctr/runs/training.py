@@ -54,6 +54,7 @@ from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
 from lmctr.utils.ragged import blocks
+from lmctr.utils.random_state import kept_random_state
 from lmctr.utils.stopping import HeldInterrupt
 from lmctr.utils.tables import write_csv
 
@@ -146,6 +147,7 @@ def _of_file(
     return recipe, output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{recipe['model']['family']}"
 
 
+@kept_random_state()
 def train_recipe(
     recipe: Any,
     output_dir: str | Path | None,

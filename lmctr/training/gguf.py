@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from lmctr.data.tables.source import file_fingerprint
-from lmctr.utils.files import expanded
+from lmctr.utils.files import expanded, whole_folder
 
 
 def backbone_of_gguf(file: Path) -> Path:
@@ -30,24 +28,16 @@ def backbone_of_gguf(file: Path) -> Path:
         return folder
     if find_spec("gguf") is None:
         raise ValueError(f"backbone: {file.name} is a GGUF file, which the package gguf reads: pip install gguf")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
-    try:
-        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        loaded = AutoModel.from_pretrained(**source, dtype=torch.float32)
-        # Saved would be a model that calls itself quantised; its weights, which are not any more, go into one that does not.
-        values = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
-        plain = AutoModel.from_config(type(loaded.config).from_dict(values))
-        plain.load_state_dict(loaded.state_dict(), strict=True)
-        plain.save_pretrained(made)
-        AutoTokenizer.from_pretrained(**source).save_pretrained(made)
+    with whole_folder(folder) as made:
         try:
-            made.rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
-    except (KeyError, RuntimeError, ImportError) as error:
-        raise ValueError(f"backbone: transformers cannot read {file} ({error})") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+            source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+            loaded = AutoModel.from_pretrained(**source, dtype=torch.float32)
+            # Saved would be a model that calls itself quantised; its weights, which are not any more, go into one that does not.
+            values = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+            plain = AutoModel.from_config(type(loaded.config).from_dict(values))
+            plain.load_state_dict(loaded.state_dict(), strict=True)
+            plain.save_pretrained(made)
+            AutoTokenizer.from_pretrained(**source).save_pretrained(made)
+        except (KeyError, RuntimeError, ImportError) as error:
+            raise ValueError(f"backbone: transformers cannot read {file} ({error})") from error
     return folder

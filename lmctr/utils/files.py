@@ -155,6 +155,35 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path`, whose files stand there when the block ends well, and which is deleted when it does not.
+
+    What killed processes left beside `path` is deleted. Where another process was faster, what it made stays. Errors name `path`.
+    """
+    path = Path(path)
+    made = new_beside(Path(for_arrow(path)))
+    remove_left(path)
+    made.mkdir(parents=True)
+    try:
+        yield made
+        if path.is_dir() and not any(path.iterdir()):  # stays the same folder: a mounted disk, or where somebody works
+            for child in made.iterdir():
+                shutil.move(child, path)
+            return
+        try:
+            made.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(made):
+            error.filename = str(path / Path(os.fsdecode(error.filename)).relative_to(made))
+        raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
 def new_beside(path: Path) -> Path:
     """A name in the same folder for what is to take the place of `path`, which no other thread, process or machine is given."""
     return path.with_name(f"{_start_beside(path)}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")

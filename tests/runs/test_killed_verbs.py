@@ -31,8 +31,9 @@ VERBS = {
     "card": ["card", "done"],
     "report": ["report", "done", "--no-plots"],
     "export": ["export", "done", "--format", "torch", "--output", "exported"],
+    "demo": ["demo", "done", "--space", "space"],
 }
-SHORT = ["prepare a log", "prepare a table", "init", "evaluate", "predict", "card", "report"]
+SHORT = ["prepare a log", "prepare a table", "init", "evaluate", "predict", "card", "report", "demo"]
 TRIALS = {"train text": 80, "train table": 60, "train with workers": 40, "prepare a log": 30, "prepare a table": 30}
 
 

@@ -2,12 +2,14 @@
 
 import ast
 import inspect
+import random
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from datasets import Dataset
 from tiny_backbones import TINY_BERT
 from transformers import TrainerCallback
@@ -302,3 +304,38 @@ def test_callbacks_that_a_recipe_names(table, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             lmctr.CTRTrainingArguments(tmp_path, callbacks=[wrong], use_cpu=True)
+
+
+def drawn():
+    """The next number of each of what draws at random."""
+    return random.random(), np.random.random(), float(torch.rand(1))
+
+
+def test_what_draws_at_random_goes_on_as_before(table, tmp_path, monkeypatch):
+    """Else a search of one's own around it draws the same values for each of its runs."""
+
+    def seeded():
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(7)
+
+    def fails(*_, **__):
+        raise FloatingPointError
+
+    recipe = {
+        "data": {"name": str(table), "split": "random", "baselines": False},
+        "model": {"family": "deepfm"},
+        "training": {"epochs": 1, "use_cpu": True},
+    }
+    seeded()
+    wanted = [drawn() for _ in range(4)]
+    seeded()
+    found = [drawn()]
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    found.append(drawn())
+    run.evaluate("validation")
+    found.append(drawn())
+    monkeypatch.setattr(lmctr.CTRTrainer, "training_step", fails)
+    with pytest.raises(FloatingPointError):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "other")
+    found.append(drawn())
+    assert found == wanted

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lmctr.utils.files import parse_json, parse_yaml, read_json, read_yaml, replacing, write_json, write_text
+from lmctr.utils.files import (
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_yaml,
+    replacing,
+    whole_folder,
+    write_json,
+    write_text,
+)
 from lmctr.utils.parquet import read_parquet
 
 _BOMB = b"l0: &l0 [" + b"1, " * 9 + b"1]\n"
@@ -161,3 +170,38 @@ def test_an_error_names_the_file_itself(tmp_path):
         with pytest.raises(OSError, match=f"^[^>]*{place}'$"):
             write_json(tmp_path / place, {})
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_appears_whole_or_not_at_all(is_there, tmp_path):
+    """And what a killed process left is deleted; a folder that is there, and empty, stays the same one."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    place = tmp_path / "space"
+    left = tmp_path / f"space.{socket.gethostname()}-{ended.pid}-1.tmp"
+    left.mkdir()
+    (left / "half").touch()
+    if is_there:
+        place.mkdir()
+    before = place.stat().st_ino if is_there else None
+    for error in (KeyboardInterrupt, ValueError):
+        with pytest.raises(error), whole_folder(place) as made:  # noqa: PT012
+            (made / "half").touch()
+            raise error
+        assert list(tmp_path.rglob("*")) == [place] * is_there
+    with pytest.raises(OSError, match=r"space/none/x'$"), whole_folder(place) as made:
+        (made / "none/x").touch()
+    with whole_folder(place) as made:
+        (made / "a/b").mkdir(parents=True)
+        (made / "c").touch()
+        assert not place.is_dir() or not any(place.iterdir())
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        "space",
+        "space/a",
+        "space/a/b",
+        "space/c",
+    ]
+    assert before in (None, place.stat().st_ino)
+    with whole_folder(place) as made:
+        (made / "later").touch()
+    assert not (place / "later").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import scipy.sparse as sp
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from lmctr.utils.files import whole_folder
 from lmctr.utils.progress import step
 from lmctr.utils.tensors import save_tensors
 
@@ -293,13 +293,6 @@ def cached_vectors(
 
 def write_folder(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays as npy files so that the folder appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as made:
         for name, values in arrays.items():
-            np.save(temporary / f"{name}.npy", values, allow_pickle=False)
-        temporary.rename(folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not folder.is_dir():  # otherwise another process was faster, with the same content
-            raise
+            np.save(made / f"{name}.npy", values, allow_pickle=False)

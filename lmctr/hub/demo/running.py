@@ -16,7 +16,7 @@ from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.runs.download import open_model
 from lmctr.runs.folder import MANIFEST, RunFolder
 from lmctr.runs.loading import load_folder
-from lmctr.utils.files import write_json
+from lmctr.utils.files import whole_folder, write_json
 
 from .examples import EXAMPLES_FILE, Examples, card_example, kept_examples, run_examples
 from .page import build_page, plain_theme
@@ -111,11 +111,8 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
         raise FileExistsError(f"--space {target}: is there already; give a new folder, or delete it first")
     _, processor = load_folder(folder)
     examples = run_examples(folder, processor, users) if users else card_example(folder, processor)
-    try:
-        _write_files(folder, target, examples)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
+    with whole_folder(target) as made:
+        _write_files(folder, made, examples)
     return len(examples.requests)
 
 
