@@ -5,6 +5,7 @@ import argparse
 import pytest
 import yaml
 from cli_helpers import TINY
+from transformers.utils import logging as transformers_logging
 
 import lmctr
 from lmctr.cli.main import build_parser, main
@@ -74,3 +75,16 @@ def test_a_quiet_training(recipe, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("error: ")
     train(recipe, output_dir=tmp_path / "other", overrides=SHORT, quiet=True)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_of_items_is_written_quietly(recipe, tmp_path, capsys):
+    """Without transformers' own bar either, which other verbs of this process have switched off."""
+    folder = str(tmp_path / "run")
+    words = ["--data.statistics=basic", "--data.baselines=false", "--quiet", *WORDS]
+    assert main(["train", recipe, "--output-dir", folder, *words]) == 0
+    capsys.readouterr()
+    transformers_logging.enable_progress_bar()
+    assert main(["data", "statistics", folder, "--output", str(tmp_path / "items.parquet"), "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "items, statistics up to second" in shown.out

@@ -165,3 +165,24 @@ def test_mistakes_are_told_in_python(given, words, table, tmp_path):
     with pytest.raises(ValueError, match=words):
         lmctr.runs.train(arguments.pop("recipe"), **arguments)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "polars"])
+def test_items_of_names_are_asked_for_by_name_however_their_file_holds_texts(form, log, tmp_path):
+    """Arrow has several types of texts; a column of Parquet is of another one than that of a CSV."""
+    plays = log[0].reset_index()
+    plays = plays.assign(song_id=[f"s{song}" for song in plays["song_id"]])
+    data = {
+        "csv": tmp_path / "plays.csv",
+        "parquet": tmp_path / "plays.parquet",
+        "frame": plays,
+        "polars": OfPolars(plays),
+    }[form]
+    if form == "csv":
+        plays.to_csv(data, index=False)
+    elif form == "parquet":
+        plays.to_parquet(data, index=False)
+    run = lmctr.runs.train(data, model="din", label="plays>=6", output_dir=tmp_path / "run", overrides=FEW, quiet=True)
+    history = [{"item": "s1", "time": 1_704_100_000, "label": 1}]
+    assert run.score(history, ["s2", "s3"], 1_720_000_000).shape == (2,)
+    assert run.processor.unknown_items(["s2", "t"]) == ["t"]

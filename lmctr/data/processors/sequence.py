@@ -25,7 +25,7 @@ from lmctr.data.features.canonical import neutral_text, neutral_words
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.arrow import is_list
+from lmctr.utils.arrow import is_list, is_text
 from lmctr.utils.files import for_arrow
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
@@ -546,7 +546,7 @@ class SequenceProcessor(FittedExtractor):
         """Item, codes of behaviour and scenario, and time of an event or a candidate."""
         scenario = entry.get("scenario")
         scenario = 0 if scenario is None else _code(scenario, self.scenario_names, "scenario", where)
-        item = plain_id(entry["item"], pa.types.is_string(self.items["item_id"].type), f"{where}: item")
+        item = plain_id(entry["item"], is_text(self.items["item_id"].type), f"{where}: item")
         return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 
     @cached_property
@@ -556,8 +556,8 @@ class SequenceProcessor(FittedExtractor):
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Rows of the known features: ids of items, and behind them the `others`."""
-        is_text = pa.types.is_string(self.items["item_id"].type)
-        places = [self._place_of.get(plain_id(item, is_text, "items"), OOV) for item in items]
+        as_text = is_text(self.items["item_id"].type)
+        places = [self._place_of.get(plain_id(item, as_text, "items"), OOV) for item in items]
         return np.array(places, dtype=np.int64)
 
     def _ids(self, places: np.ndarray) -> np.ndarray:
