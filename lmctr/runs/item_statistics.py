@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import transformers
-
 from lmctr.data.inspection import inspect
 from lmctr.data.logs.log import InteractionLog
 from lmctr.runs.evaluation import recipe_of
@@ -24,7 +22,6 @@ def write_item_statistics(options: StatisticsOptions) -> int:
     """
     if not options.output.endswith(".parquet"):
         raise ValueError(f"--output {options.output}: give a file that ends in .parquet")
-    transformers.utils.logging.disable_progress_bar()
     folder = RunFolder(Path(options.name))
     table = _of_run(folder, options) if folder.path.joinpath("config.json").is_file() else _of_log(options)
     with rewriting(options.output):

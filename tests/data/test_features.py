@@ -424,6 +424,8 @@ def test_standardising_is_stable_for_large_offsets():
     assert deviation == pytest.approx(values.std(), rel=1e-9)
     constant = TabularFeatureProcessor([field]).fit({"label": [0, 0], "x": [3.0, 3.0]})
     assert constant.transform({"x": [3.0, 4.0]})["numeric_values"][:, 0].tolist() == [0.0, 1.0]
+    rounded = TabularFeatureProcessor([field]).fit({"label": [0] * 997, "x": [0.1] * 997})  # whose mean is not 0.1
+    np.testing.assert_allclose(rounded.transform({"x": [0.1, 1.1]})["numeric_values"][:, 0], [0, 1], atol=1e-6)
 
 
 def test_overrides_of_fields():

@@ -206,9 +206,10 @@ class _Moments:
         self._count = total
 
     def result(self) -> tuple[float, float]:
-        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0."""
+        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0, also where its mean is
+        rounded."""
         deviation = (self._squares / max(self._count, 1)) ** 0.5
-        return self._mean, deviation if deviation > 0 else 1.0
+        return self._mean, deviation if deviation > 1e-13 * abs(self._mean) else 1.0
 
 
 class _RowSample:
