@@ -152,14 +152,14 @@ class CTRSinkScorer(RequestScorer):
             for request, encoded in asked:
                 rows, places = self._read(request)
                 if not len(places):
-                    found.append((torch.zeros(0), places, encoded, 0))
+                    found.append((torch.zeros(0, dtype=torch.float32), places, encoded, 0))
                     continue
                 plan = rows.plan(self.processor.settings)
                 if not self.shares_prefix:
                     found.append((self._score_rows(rows, plan, request.max_tokens), places, encoded, 0))
                     continue
                 parts, kept, reencoded = self._shared_parts(rows, plan, encoded)
-                shared.append((torch.empty(len(rows.target)), parts))
+                shared.append((torch.empty(len(rows.target), dtype=torch.float32, device="cpu"), parts))
                 found.append((shared[-1][0], places, kept, reencoded))
             self._score_parts(shared, most)
         return [(logits[torch.from_numpy(places)], kept, again) for logits, places, kept, again in found]
@@ -172,7 +172,7 @@ class CTRSinkScorer(RequestScorer):
             for samples in asked:
                 rows = _Rows(similarity=None, number=np.arange(len(samples["target"])), **samples)
                 parts, _, _ = self._shared_parts(rows, rows.plan(self.processor.settings), None)
-                shared.append((torch.empty(len(rows.target)), parts))
+                shared.append((torch.empty(len(rows.target), dtype=torch.float32, device="cpu"), parts))
             self._score_parts(shared, DEFAULT_MAX_TOKENS)
         return [logits for logits, _ in shared]
 
@@ -236,7 +236,7 @@ class CTRSinkScorer(RequestScorer):
     def _score_rows(self, rows: _Rows, plan: Plan, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
-        logits = torch.empty(len(plan.length))
+        logits = torch.empty(len(plan.length), dtype=torch.float32, device="cpu")
         order = np.argsort(-plan.length, kind="stable")
         edge = _turning_length(self.model.config.text_config)
         begin = 0

@@ -48,7 +48,7 @@ class EventScorer(RequestScorer):
         self.refuse_similarity(request)
         if not len(request.candidates):
             tasks = self.model.config.num_tasks
-            return torch.zeros((0,) if tasks == 1 else (0, tasks)), encoded, 0
+            return torch.zeros((0,) if tasks == 1 else (0, tasks), dtype=torch.float32), encoded, 0
         with self.inference():
             inputs = self._inputs(request.history, request.candidates, request.time)
             logits, encoded, reencoded = self._run(inputs, encoded, request.max_tokens)

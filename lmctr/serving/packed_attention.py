@@ -125,6 +125,10 @@ def _attention(
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What queries (B, A, n, d) gather of m keys, (B, A, n, d), and the logarithm of the sum below it, (B, A, n) float32."""
+    if torch.is_autocast_enabled(query.device.type):  # which this kernel does not know of
+        kind = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(kind), key.to(kind), value.to(kind)
+        mask = None if mask is None else mask.to(kind)
     if _FLASH is not None and query.is_cpu and softcap is None:
         return _FLASH(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
     scores = (query @ key.transpose(-1, -2)).float() * scale

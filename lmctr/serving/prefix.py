@@ -169,7 +169,7 @@ def score_packs(model: torch.nn.Module, asked: Sequence[Pack], max_tokens: int) 
     Returns:
         (C,) float32 on the CPU for each of `asked`.
     """
-    logits = [torch.empty(len(one.own)) for one in asked]
+    logits = [torch.empty(len(one.own), dtype=torch.float32, device="cpu") for one in asked]
     lengths = [(len(ids), number, place) for number, one in enumerate(asked) for place, ids in enumerate(one.own)]
     lengths.sort(key=lambda one: -one[0])  # those of a pass are about equally long
     begin = 0
@@ -232,7 +232,7 @@ def _score_row(model: torch.nn.Module, asked: Sequence[Pack], chosen: Sequence[t
 
 def _first_position(model: torch.nn.Module) -> int:
     """Number of a row's first position; RoBERTa counts from its padding id on."""
-    return int(position_ids_from_mask(torch.ones(1, 1), model.config.text_config))
+    return int(position_ids_from_mask(torch.ones(1, 1, device="cpu"), model.config.text_config))
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:

@@ -41,7 +41,7 @@ class RowScorer(RequestScorer):
             if not isinstance(candidate, Mapping):
                 raise ValueError(f"candidates[{place}]: expected a dict of {self.of_candidate}, got {candidate!r}")
         if not candidates:
-            return torch.zeros(0), encoded, 0
+            return torch.zeros(0, dtype=torch.float32), encoded, 0
         return self.score_rows(history[0], candidates, request.max_tokens), encoded, 0
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,6 +94,18 @@ class UserState:
         self.reencoded = 0
         if history != ():  # many move to another model, and begin with nothing
             self.extend(history, time)
+
+    def __copy__(self) -> UserState:
+        """The same user's state, which goes on by itself; model, processor and table of items are the same objects."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        if (own := self._statistics) is not None:
+            shared = (own.processor, own.user.reader, own.user.items)
+            made._statistics = copy.deepcopy(own, {id(one): one for one in shared})
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UserState:
+        return self.__copy__()
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -131,6 +131,24 @@ def test_kept_states_and_given_numbers(kind, log, reader, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_copied_state_goes_on_by_itself(kind, copied, log, reader):
+    model, processor = made(kind, reader)
+    event = int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
+    history, target, time = request_of(log, processor, event)
+    items = ItemStatistics.from_log(log, reader, time)
+    history[-1]["feedback"] = 2  # is counted
+    asked = [target], time + 9
+    states = [UserState(model, processor, part, items=items) for part in (history[:-1], history)]
+    before, after = (state.score(*asked) for state in states)
+    assert not torch.equal(before, after)
+    other = copied(states[0])
+    other.extend(history[-1:])
+    torch.testing.assert_close(other.score(*asked), after, atol=1e-5, rtol=0)
+    torch.testing.assert_close(states[0].score(*asked), before, atol=1e-5, rtol=0)
+
+
 def test_what_is_missing_is_told(log, reader, tmp_path):
     model, processor = made("packed", reader)
     plain, plain_processor = make("qwen2")

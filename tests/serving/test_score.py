@@ -365,3 +365,32 @@ def test_the_layout_split_computes_each_text_once(model_type, monkeypatch):
 def test_models_without_request_scoring():
     with pytest.raises(ValueError, match=r"Linear .* has no request scoring; families that have it: .*ctr_sink"):
         score(torch.nn.Linear(2, 2), None, [], ["x"], 1)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "bert"])
+def test_defaults_of_torch_for_new_tensors_are_not_those_of_scores(kind):
+    model, processor = make(kind)
+    asked = history_of(4), candidates_of(3), 10**6
+    expected = score(model, processor, *asked)
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        found, none = score(model, processor, *asked), score(model, processor, asked[0], [], 10**6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert none.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
+def test_a_shared_history_is_scored_under_autocast(kind):
+    model, processor = make(kind)
+    assert scorer_for(model, processor).shares_prefix
+    asked = history_of(4), candidates_of(3), 10**6
+    state = UserState(model, processor, asked[0])
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = row_by_row(model, processor, *asked)
+        for history in (asked[0], state):
+            found = score(model, processor, history, *asked[1:])
+            torch.testing.assert_close(found, expected, atol=0.01, rtol=0)

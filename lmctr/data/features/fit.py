@@ -17,6 +17,8 @@ from .columns import Rows, count_labels, cross_codes, crossed_words, list_entrie
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
+_LARGEST = 1e140  # of what is squared and summed in float64
+
 
 @dataclass
 class FittedState:
@@ -83,6 +85,10 @@ class Fitter:
                 values = field_.curved(numbers(array, field_.source_column, rows))
                 missing = int(np.isnan(values).sum())
                 if field_.transform == "standardize":
+                    too_large = np.abs(values) > _LARGEST
+                    problem = "are too large for a standard deviation"
+                    accepted = f"Accepted: up to {_LARGEST:g}; leave missing cells empty, or use the transform log1p or quantile."
+                    rows.refuse(too_large, array, field_.source_column, problem, accepted)
                     self._moments[field_.name].add(values)
                 elif field_.transform == "quantile":
                     sampled.append(values)
@@ -194,6 +200,7 @@ class _Moments:
 
     def __init__(self) -> None:
         self._count, self._mean, self._squares = 0, 0.0, 0.0
+        self._low, self._high = np.inf, -np.inf
 
     def add(self, values: np.ndarray) -> None:
         values = values[~np.isnan(values)]
@@ -204,10 +211,12 @@ class _Moments:
         self._squares += float(((values - mean) ** 2).sum()) + shift**2 * self._count * len(values) / total
         self._mean += shift * len(values) / total
         self._count = total
+        self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
 
     def result(self) -> tuple[float, float]:
-        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0, also where its mean is
-        rounded."""
+        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0."""
+        if self._low == self._high:  # whose mean may be rounded: its deviation would be that of the rounding
+            return self._low, 1.0
         deviation = (self._squares / max(self._count, 1)) ** 0.5
         return self._mean, deviation if deviation > 1e-13 * abs(self._mean) else 1.0
 
