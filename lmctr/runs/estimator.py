@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from lmctr.data.in_memory import arrow_table
+from lmctr.data.logs.columns import to_weights
 from lmctr.data.tables.source import SplitRule
 from lmctr.runs.folder import RECIPE, rewriting
 from lmctr.runs.recipe import load_recipe
@@ -107,6 +108,11 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"y: {len(self.classes_)} different values, accepted: two, of which the greater is the click"
             )
+        if "sample_weight" in given:
+            weight = given["sample_weight"]
+            given["sample_weight"] = to_weights(weight + 0 if weight.dtype == bool else weight, "sample_weight")
+            if len(np.unique(clicks[given["sample_weight"] > 0])) != 2:
+                raise ValueError("sample_weight: rows of both values of y need a weight above 0")
         self.n_features_in_ = table.num_columns
         vars(self).pop("feature_names_in_", None)
         if not isinstance(X, (np.ndarray, list)):

@@ -22,16 +22,20 @@ def check_labels(
     name: str,
     labels: np.ndarray | None,
     remedy: str = "take other split fractions, another label rule, or more samples",
+    weight: np.ndarray | None = None,
 ) -> None:
     """Raises `ValueError` that starts with the `name` of a data set and ends with the `remedy`, for labels of one class only, so before
-    anything expensive; None are not known."""
+    anything expensive; None are not known. Samples of `weight` 0 do not count."""
     if labels is None:
         return
-    counted = labels[labels != IGNORED_LABEL]
-    found = np.unique(counted)
+    counted, words = labels != IGNORED_LABEL, "samples"
+    if weight is not None and not weight.all():
+        counted &= weight.reshape(weight.shape + (1,) * (labels.ndim - weight.ndim)) > 0
+        words = "samples of a weight above 0"
+    found = np.unique(labels[counted])
     if len(found) < 2:
         shown = f"only the label {found[0]:g}" if len(found) else "no label"
-        raise ValueError(f"{name} ({len(counted)} samples) has {shown}; AUC needs positives and negatives: {remedy}")
+        raise ValueError(f"{name} ({counted.sum()} {words}) has {shown}; AUC needs positives and negatives: {remedy}")
 
 
 def check_best_metric(metric: str | None, eval_dataset: Any, tasks: Sequence[str] = ()) -> None:

@@ -516,10 +516,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 complete or was written with another global batch size.
         """
         check_trained(self.model)
-        check_labels("train_dataset", sample_values(self.train_dataset, "labels"))
+        _check_labels("train_dataset", self.train_dataset)
         if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
             for name, dataset in _by_name(self.eval_dataset).items():
-                check_labels(name, sample_values(dataset, "labels"))
+                _check_labels(name, dataset)
             measures = self.compute_metrics is None and type(self).evaluate is CTRTrainer.evaluate  # and nobody else
             if self.args.stage2_epochs and measures:  # looked for after the first epoch of stage 2
                 check_best_metric(self.args.metric_for_best_model, self.eval_dataset, self._task_names())
@@ -789,6 +789,10 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
             f"{checkpoint} is damaged and cannot be read ({reason}); delete this folder and resume from an earlier "
             "checkpoint, or train again"
         ) from error
+
+
+def _check_labels(name: str, dataset: Any) -> None:
+    check_labels(name, sample_values(dataset, "labels"), weight=sample_values(dataset, "sample_weight"))
 
 
 def _by_name(eval_dataset: Any) -> dict[str, Any]:

@@ -398,11 +398,10 @@ def checksum(*arrays: np.ndarray | None) -> str:
     return f"{value:08x}"
 
 
-def check_part(part: str, labels: np.ndarray) -> None:
-    """Raises `ValueError` for labels of a part that are of one class only."""
-    check_labels(
-        f"the {part} part", labels, "change data.fractions, data.split, data.max_eval_samples or the label rule"
-    )
+def check_part(part: str, labels: np.ndarray, weight: np.ndarray | None = None) -> None:
+    """Raises `ValueError` for labels of a part, -100 where there is none, that are of one class only where the weight is above 0."""
+    remedy = "change data.fractions, data.split, data.max_eval_samples or the label rule"
+    check_labels(f"the {part} part", labels, remedy, weight)
 
 
 def _is_positive(labels: np.ndarray, axes: int) -> np.ndarray:

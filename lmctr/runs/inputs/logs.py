@@ -104,8 +104,10 @@ class LogInput(InputKind):
 
     def _check_labels(self, parts: tuple[str, ...]) -> None:
         for part in parts:
-            labels = self.first_label()[self.splits[part]]
-            check_part(part, labels[labels >= 0])
+            events = self.splits[part]
+            events = events[self.first_label()[events] >= 0]
+            weight = None if self.log.weight is None else self.log.weight[events]
+            check_part(part, self.first_label()[events], weight)
 
     def first_label(self) -> np.ndarray:
         """(E,) labels of the first task, which metrics without a task's name measure."""

@@ -258,19 +258,25 @@ class TabularInput(GoingOn, StoredInput):
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
-            for task, labels in self._known(self.rows(part)).items():
+            rows = self.rows(part)
+            weight = None if self.store.weight is None else np.asarray(self.store.weight[rows])
+            for task, labels in self._labels_by_task(rows).items():
                 # a part where a rarer label has one value only goes without that task's metrics
                 if task == self.tasks[0] or part == "train":
-                    check_part(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels)
+                    check_part(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels, weight)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return self.store.processor.tasks if self.store is not None else super().tasks
 
+    def _labels_by_task(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """By task, its labels of some rows, -100 where there is none."""
+        labels = np.asarray(self.store.labels[rows]).reshape(len(rows), len(self.tasks))
+        return dict(zip(self.tasks, labels.T))
+
     def _known(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """By task, its labels of some rows without those that are not known."""
-        labels = np.asarray(self.store.labels[rows]).reshape(len(rows), len(self.tasks))
-        return {task: own[own != IGNORED_LABEL] for task, own in zip(self.tasks, labels.T)}
+        return {task: own[own != IGNORED_LABEL] for task, own in self._labels_by_task(rows).items()}
 
     def save_beside(self, folder: Path, processor: Any) -> None:
         if self.log is not None:
