@@ -557,6 +557,10 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
         raise ValueError(f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value!r}); {TO_UTF8}.")
 
 
+class MissingColumnsError(ValueError):
+    """A file has not all columns that are read of it."""
+
+
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:
     """Raises on duplicate columns and on columns that are wanted and missing."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
@@ -574,7 +578,9 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
             if sign
             else no_header_hint(found, source=source)
         )
-        raise ValueError(f"{source}: no column {first_quoted(missing)}; its columns are {first_listed(found)}.{hint}")
+        raise MissingColumnsError(
+            f"{source}: no column {first_quoted(missing)}; its columns are {first_listed(found)}.{hint}"
+        )
 
 
 def _with_rows(table: pa.Table, source: str) -> pa.Table:

@@ -14,7 +14,7 @@ import yaml
 
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.guess import Ask, LogGuess, guess_files
-from lmctr.data.guess.found import STATED
+from lmctr.data.guess.found import STATED, TEXT_BOUND
 from lmctr.data.logs.splits import split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.names import names_from
@@ -420,7 +420,8 @@ def _template(guess: LogGuess) -> str:
         return "{item_id}"
     if guess.title is None:
         return "".join(f"{{{name}}}" if not place else f"[, {{{name}}}]" for place, name in enumerate(categories))
-    return f"{{{guess.title}}}" + "".join(f"[, {{{name}}}]" for name in categories)
+    title = f"{guess.title}:.{TEXT_BOUND}" if guess.title_is_long else guess.title
+    return f"{{{title}}}" + "".join(f"[, {{{name}}}]" for name in categories)
 
 
 def _feedback_words(guess: LogGuess) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
 from lmctr.runs.inputs.calibration import calibrate
+from lmctr.runs.inputs.going_on import lost_columns_told
 from lmctr.runs.inputs.keys import LogDataKeys
 from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
@@ -334,7 +335,8 @@ class Training:
         self.was_started = self.folder.started
         claim(self.folder, self.recipe.resolved(), self.resume, self.overwrite)
         if not self.folder.finished and (not self.folder.prepared or self._several):
-            self._prepare()
+            with lost_columns_told(self.args.from_run):
+                self._prepare()
 
     @property
     def _several(self) -> bool:

@@ -151,3 +151,39 @@ def test_a_newer_file_is_read_as_the_run_read_its_own(tmp_path, capsys):
     assert "no run that was trained on a data file" in capsys.readouterr().err
     assert main(["train", str(days[1]), "--from", str(tmp_path / "gone"), "--output-dir", str(tmp_path / "d")]) == 2
     assert f"--from {tmp_path / 'gone'}: there is no such run folder" in capsys.readouterr().err
+
+
+def test_a_column_that_is_gone_is_told_and_may_be_empty(tmp_path):
+    rng, columns = (
+        np.random.default_rng(0),
+        {"fields": [{"name": name, "type": "categorical"} for name in ("ad", "device")]},
+    )
+    rows = [(rng.integers(20), rng.choice(["phone", "tablet"]), rng.integers(2)) for _ in range(600)]
+
+    def recipe(name, header, written, fields=columns):
+        (tmp_path / f"{name}.csv").write_text(
+            "\n".join([header, *(",".join(map(str, row)) for row in written)]) + "\n"
+        )
+        schema = {"name": "days", "files": f"{name}.csv", "label": "clicked", **fields}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(schema))
+        return {**RECIPE, "data": {"name": str(tmp_path / f"{name}.yaml"), "baselines": False}}
+
+    run = lmctr.runs.train(recipe("first", "ad,device,clicked", rows), output_dir=tmp_path / "a")
+    on = {"overrides": {"training.from_run": str(run.path)}, "output_dir": tmp_path / "b"}
+    bare = [(ad, clicked) for ad, _, clicked in rows]
+    with pytest.raises(
+        ValueError, match=r"no column 'device'.* goes on from .*leave one that is no longer known empty"
+    ):
+        lmctr.runs.train(recipe("lost", "ad,clicked", bare), **on)
+    fewer = {"fields": columns["fields"][:1]}
+    with pytest.raises(
+        ValueError, match="field 'device', which the earlier processor reads, is missing here: keep it"
+    ):
+        lmctr.runs.train(recipe("fewer", "ad,clicked", bare, fewer), **on)
+    more = {"fields": [*columns["fields"], {"name": "page", "type": "categorical"}]}
+    with pytest.raises(ValueError, match="field 'page' is new: the earlier processor reads none"):
+        lmctr.runs.train(recipe("more", "ad,device,page,clicked", [(*row[:2], 1, row[2]) for row in rows], more), **on)
+    empty = lmctr.runs.train(recipe("empty", "ad,device,clicked", [(ad, "", clicked) for ad, clicked in bare]), **on)
+    known = [TabularFeatureProcessor.from_pretrained(one.path).state.vocabularies["device"] for one in (run, empty)]
+    assert known[0].values.to_pylist() == known[1].values.to_pylist()
+    assert set(known[0].values.to_pylist()) == {"phone", "tablet"}

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -334,3 +335,15 @@ def test_a_part_without_rows_is_told(clicks, capsys):
     words = ["train", "clicks.csv", "--model", "deepfm", "--data.fractions", "[0.9, 0.1, 0.0]"]
     assert main(words) == 2
     assert "the test part (0 samples) has no label; AUC needs positives and negatives" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("last", "item"), [("x" * 200, "{title}"), ("a long story " * 300, "{title:.200}")])
+def test_the_recipe_of_texts_reads_no_more_of_a_title_than_a_prompt_has_room_for(clicks, capsys, last, item):
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    titles = [*(f"Thing number {item}" for item in range(69)), last]
+    pd.DataFrame({"item": range(70), "title": titles}).to_csv("things.csv", index=False)
+    assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
+    assert yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"] == item
+    told = "up to 3,900 characters; the recipe of texts reads 200 of each at most"
+    assert (told in capsys.readouterr().out) == (item == "{title:.200}")

@@ -271,9 +271,18 @@ class TabularFeatureProcessor(FittedExtractor):
         earlier._require_fitted()
         own, others = ({f["name"]: _without(f, _LIMITS) for f in p._settings()["fields"]} for p in (self, earlier))
         for name in dict.fromkeys((*own, *others)):
-            if own.get(name) != others.get(name):
+            if name not in own:
                 raise ValueError(
-                    f"field {name!r} is {own.get(name)} here and {others.get(name)} in the earlier processor: only {', '.join(_LIMITS)} "
+                    f"field {name!r}, which the earlier processor reads, is missing here: keep it, its column empty where it is no longer known, or "
+                    "fit anew without it"
+                )
+            if name not in others:
+                raise ValueError(
+                    f"field {name!r} is new: the earlier processor reads none; leave it out, or fit anew with it"
+                )
+            if own[name] != others[name]:
+                raise ValueError(
+                    f"field {name!r} is {own[name]} here and {others[name]} in the earlier processor: only {', '.join(_LIMITS)} "
                     "may change; keep the fields as they were, or fit anew"
                 )
         if self.tasks != earlier.tasks:

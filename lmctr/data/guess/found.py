@@ -12,6 +12,7 @@ from lmctr.utils.suggest import LISTED, first_of
 from .sample import FileSample
 
 STATED = ("user", "item", "time", "label", "weight")  # options of `lmctr init` and `lmctr train FILE`
+TEXT_BOUND = 200  # characters that a prompt reads of a text that may be long
 _WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
 """Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
@@ -37,6 +38,7 @@ class LogGuess:
     guesses: list[Guess] = field(default_factory=list)
     schema: dict[str, Any] = field(default_factory=dict)
     title: str | None = None  # column of the catalogue
+    title_is_long: bool = False  # whether a prompt reads `TEXT_BOUND` characters of it only
     item_categories: list[str] = field(default_factory=list)
     user_categories: list[str] = field(default_factory=list)
 

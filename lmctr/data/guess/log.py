@@ -21,7 +21,7 @@ from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, plain_ids, told_after
-from .found import Ask, LogGuess, NoLogError, NotToldError
+from .found import TEXT_BOUND, Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label, words_of
 
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
@@ -465,7 +465,7 @@ class _LogGuesser(Guesser):
     def _described(self, what: str, sample: FileSample, names: list[str]) -> dict[str, Any] | list[str]:
         """The columns of a table with the keys that they need; the catalogue's title and the categories are noted."""
         start, described = {"item": "items ", "user": "users "}.get(what, "") if sample is not self.events else "", {}
-        texts = {}
+        texts, longest = {}, {}
         for column in names:
             values, distinct = sample.values(column), sample.distinct.get(column)
             name, called = self._own_name(what, column, names)
@@ -487,7 +487,8 @@ class _LogGuesser(Guesser):
                     amounts = self._amounts(values, plain)
                     why = f"{distinct:,} categories{amounts}" if category else f"texts{amounts}"
                     if not amounts and (not category or plain in _TITLES):
-                        texts[name] = pc.mean(pc.utf8_length(values)).as_py()
+                        lengths = pc.utf8_length(values)
+                        texts[name], longest[name] = pc.mean(lengths).as_py(), pc.max(lengths).as_py()
             elif (
                 pa.types.is_integer(values.type)
                 and (distinct > _CODES or plain in _NUMBERS)
@@ -517,10 +518,13 @@ class _LogGuesser(Guesser):
             self.found.title = (known or sorted(short, key=texts.get, reverse=True) or [None])[0]
             if self.found.title in self.found.item_categories:
                 self.found.item_categories.remove(self.found.title)
-            texts.pop(self.found.title, None)
+            if texts.pop(self.found.title, None) is not None and longest[self.found.title] > TEXT_BOUND:
+                self.found.title_is_long = True
+                read = f"up to {longest[self.found.title]:,} characters; the recipe of texts reads {TEXT_BOUND} of each at most"
+                self._say("items in prompt", self.found.title, read)
             if texts:
-                marks = " ".join(f"{{{name}:.200}}" for name in texts)
-                read = f"the recipe of texts does not read {'it' if len(texts) == 1 else 'them'}; {marks} in data.prompt.item would, 200 characters of each at most"
+                marks = " ".join(f"{{{name}:.{TEXT_BOUND}}}" for name in texts)
+                read = f"the recipe of texts does not read {'it' if len(texts) == 1 else 'them'}; {marks} in data.prompt.item would, {TEXT_BOUND} characters of each at most"
                 self._say("items not in prompt", ", ".join(texts), read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from lmctr.data.logs.splits import Splits
+from lmctr.data.reading import MissingColumnsError
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.training.growth import carry_optimizer, carry_weights
+
+
+@contextmanager
+def lost_columns_told(run: str | None) -> Iterator[None]:
+    """Say of a column that newer data lack what becomes of a training that goes on from a run, if it does."""
+    try:
+        yield
+    except MissingColumnsError as error:
+        if run is None:
+            raise
+        raise ValueError(
+            f"{error} What goes on from {run} reads the columns that it was trained on: leave one that is no longer known empty, or train anew "
+            "without it and without --from"
+        ) from error
 
 
 class GoingOn:
