@@ -20,6 +20,7 @@ from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
+from lmctr.utils.load_report import without_bars
 from lmctr.utils.suggest import first_of
 
 __all__ = ["HubError", "PushResult", "push_run", "write_reference"]
@@ -56,6 +57,7 @@ class PushResult:
     is_new: bool = True
 
 
+@without_bars()  # loading takes moments; the upload has bars of its own
 def run_push(options: PushOptions) -> int:
     """`lmctr push RUN USER/NAME`: push, and say what was done. Returns the exit code."""
     result = push_run(

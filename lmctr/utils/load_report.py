@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 
@@ -31,13 +33,19 @@ def held_load_report() -> Iterator[list[logging.LogRecord]]:
 @contextmanager
 def without_bars() -> Iterator[None]:
     """Inside, transformers shows no bars of its own; those of a work that takes long are ours."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    shown, hub_shows = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()  # the Hub's too
     try:
         yield
     finally:
         if shown:
-            transformers_logging.enable_progress_bar()
+            with warnings.catch_warnings():  # that the environment keeps the Hub's off
+                warnings.simplefilter("ignore")
+                transformers_logging.enable_progress_bar()
+            if not hub_shows:
+                disable_progress_bars()
+        elif hub_shows:
+            enable_progress_bars()
 
 
 def print_load_report(records: list[logging.LogRecord]) -> None:

@@ -37,6 +37,7 @@ def read(folder, name):
 
 def error_of(capsys, *words, code=2):
     """What a command that must fail prints."""
+    capsys.readouterr()  # what came before
     assert main([str(word) for word in words]) == code
     error = capsys.readouterr().err
     assert error.startswith("error: ")
