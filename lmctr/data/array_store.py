@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,7 +22,7 @@ import numpy as np
 from lmctr.data import hf_datasets
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
-from lmctr.utils.files import new_beside, read_json, remove_left, write_json
+from lmctr.utils.files import read_json, whole_folder, write_json
 
 _LONGEST_NAME = 50  # characters of the data's in that of a folder
 
@@ -158,27 +159,14 @@ class ArrayStore(ABC):
             processor.fit(source, **options)
         if target is None:
             return cls._fill(MemoryWriter(), source, processor, **options)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_left(target)
-        unfinished = new_beside(target)
-        unfinished.mkdir()
-        writer = FileWriter(unfinished)
-        try:
+        with whole_folder(target) as made, closing(FileWriter(made)) as writer:
             store = cls._fill(writer, source, processor, **options)
-            processor.save_pretrained(unfinished / "processor")
+            processor.save_pretrained(made / "processor")
             header = {"format_version": cls.format_version, "arrays": sorted(store._arrays()), **store._sizes()}
             header |= {"info": store.info.to_dict(), "statistics": store.statistics}
-            write_json(unfinished / cls.header_file, header)
+            write_json(made / cls.header_file, header)
             if rebuild and target.exists():
                 shutil.rmtree(target)
-            try:
-                unfinished.rename(target)
-            except OSError:
-                if not (target / cls.header_file).is_file():  # else another process finished the same store first
-                    raise
-        finally:
-            writer.close()
-            shutil.rmtree(unfinished, ignore_errors=True)
         return cls.load(target)
 
     @classmethod

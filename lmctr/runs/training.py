@@ -43,7 +43,7 @@ from lmctr.runs.verdict import difference_test, verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
-from lmctr.training.checks import check_metric_name, check_tables
+from lmctr.training.checks import check_metric_name, check_tables, says_of_stages
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.recency import no_times
@@ -178,17 +178,6 @@ def train_recipe(
     return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command, quiet).run()
 
 
-def _says_of_stages(args: CTRTrainingArguments, rows: int) -> str:
-    """A line on a training that ends before its second stage, whose pooling is that of predictions; empty for others."""
-    first = -(-rows // args.total_train_batch_size) * args.stage1_epochs
-    if not 0 < args.max_steps <= first or not args.stage2_epochs:
-        return ""
-    return (
-        f"max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps: what predictions pool is "
-        "not trained; for more than a first look raise max_steps, or set stage1_epochs to 0"
-    )
-
-
 class _FirstStep(TrainerCallback):
     """Notes in the folder that there is something to go on from."""
 
@@ -315,6 +304,7 @@ class Training:
             found["rolling_origin"] = self._best_epoch([*trials, found["evaluations"]])
         self._finish(view, trainer, found)
 
+    @without_bars()
     def evaluations(self, *callbacks: TrainerCallback) -> list[dict[str, Any]]:
         """Train, and return the evaluations on validation, oldest first; nothing else is measured or kept, as a search wants it."""
         try:
@@ -438,7 +428,7 @@ class Training:
                 "the launcher asks for FSDP, but the training is on the CPU, where accelerate shards nothing and each process would hold "
                 "the whole model; launch with recipes/accelerate/cpu2.yaml, or train on GPUs"
             )
-        if line := _says_of_stages(args, len(view.training_dataset())):
+        if line := says_of_stages(args, len(view.training_dataset())):
             self.say(line)
         set_seed(args.seed)
         with new_tables(args):

@@ -140,3 +140,14 @@ def check_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:
 
 def _sparse(args: CTRTrainingArguments) -> str:
     return f"embedding_optimizer={args.embedding_optimizer!r}"
+
+
+def says_of_stages(args: CTRTrainingArguments, rows: int) -> str:
+    """A line on a training that ends before its second stage, whose pooling is that of predictions; empty for others."""
+    first = -(-rows // args.total_train_batch_size) * args.stage1_epochs
+    if not 0 < args.max_steps <= first or not args.stage2_epochs:
+        return ""
+    return (
+        f"max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps: what predictions pool is "
+        "not trained; for more than a first look raise max_steps, or set stage1_epochs to 0"
+    )

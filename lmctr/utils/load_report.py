@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+import huggingface_hub.utils
 from transformers.utils import logging as transformers_logging
+
+from lmctr.utils.progress import without_bars_of
 
 
 @contextmanager
@@ -32,20 +33,13 @@ def held_load_report() -> Iterator[list[logging.LogRecord]]:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Inside, transformers shows no bars of its own; those of a work that takes long are ours."""
-    shown, hub_shows = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()  # the Hub's too
+    """Inside, transformers and the Hub draw no bars of their own; those of a work that takes long are ours."""
+    before = transformers_logging.set_tqdm_hook(lambda bar, given, options: transformers_logging.EmptyTqdm(*given))
     try:
-        yield
+        with without_bars_of(huggingface_hub.utils):
+            yield
     finally:
-        if shown:
-            with warnings.catch_warnings():  # that the environment keeps the Hub's off
-                warnings.simplefilter("ignore")
-                transformers_logging.enable_progress_bar()
-            if not hub_shows:
-                disable_progress_bars()
-        elif hub_shows:
-            enable_progress_bars()
+        transformers_logging.set_tqdm_hook(before)
 
 
 def print_load_report(records: list[logging.LogRecord]) -> None:

@@ -425,6 +425,11 @@ def test_standardising_is_stable_for_large_offsets():
     for value in (3.0, 0.1):  # the mean of seven times 0.1 is rounded
         constant = TabularFeatureProcessor([field]).fit({"label": [0] * 7, "x": [value] * 7})
         assert constant.transform({"x": [value, value + 1]})["numeric_values"][:, 0].tolist() == [0.0, 1.0]
+    computed = [0.1, np.nextafter(0.1, 1.0)]  # of the same numbers in another order
+    constant = TabularFeatureProcessor([field]).fit({"label": [0, 0], "x": computed})
+    np.testing.assert_allclose(
+        constant.transform({"x": [*computed, 1.1]})["numeric_values"][:, 0], [0, 0, 1], atol=1e-6
+    )
 
 
 def test_standardising_refuses_numbers_that_have_no_deviation():

@@ -44,38 +44,6 @@ def test_formats(tmp_path, name, delimiter):
     assert guess.schema["events"].get("delimiter", ",") == (delimiter if name == "e.csv" else ",")
 
 
-@pytest.mark.parametrize(
-    ("times", "spec"),
-    [
-        (lambda t: t * 1000, {"column": "ts", "unit": "ms"}),
-        (lambda t: np.datetime_as_string(t.astype("datetime64[s]")), "ts"),
-        (
-            lambda t: [
-                f"{d[8:10]}.{d[5:7]}.{d[:4]} {d[11:16]}" for d in np.datetime_as_string(t.astype("datetime64[s]"))
-            ],
-            {"column": "ts", "format": "%d.%m.%Y %H:%M"},
-        ),
-    ],
-)
-def test_times(tmp_path, times, spec):
-    plain = np.array(table()["ts"])
-    guess, log = guessed(tmp_path / "e.csv", table(ts=times(plain)))
-    assert guess.schema["columns"]["time"] == spec
-    assert abs(np.sort(log.time) - plain).max() < 60
-
-
-@pytest.mark.parametrize("name", ["timestamp", "rating_time"])
-def test_times_of_the_nineties_where_the_name_says_times(tmp_path, name):
-    times = np.linspace(828_124_615, 900_000_000, ROWS).astype(int)  # 1996, as in MovieLens
-    guess, log = guessed(tmp_path / "e.csv", table(ts=None, **{name: times}))
-    assert guess.schema["columns"]["time"] == name
-    assert log.time.min() == 828_124_615
-    with pytest.raises(NoLogError, match="no column looks like the time"):
-        guessed(tmp_path / "e.csv", table(ts=None, price=times))
-    guess, _ = guessed(tmp_path / "e.csv", table(ts=None, price=times), given={"time": "price"})
-    assert guess.schema["columns"]["time"] == "price"
-
-
 def test_ids_with_a_point_are_whole_numbers(tmp_path):
     """As pandas writes a column that once had a missing value."""
     columns = table()

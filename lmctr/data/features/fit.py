@@ -18,6 +18,7 @@ from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
 _LARGEST = 1e140  # of what is squared and summed in float64
+_ROUNDING = 1e-13  # of what is computed in float64, relative
 
 
 @dataclass
@@ -215,10 +216,11 @@ class _Moments:
 
     def result(self) -> tuple[float, float]:
         """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0."""
-        if self._low == self._high:  # whose mean may be rounded: its deviation would be that of the rounding
+        if not self._count:
+            return 0.0, 1.0
+        if self._high - self._low <= _ROUNDING * abs(self._mean):  # the deviation would be that of the rounded mean
             return self._low, 1.0
-        deviation = (self._squares / max(self._count, 1)) ** 0.5
-        return self._mean, deviation if deviation > 1e-13 * abs(self._mean) else 1.0
+        return self._mean, (self._squares / self._count) ** 0.5
 
 
 class _RowSample:

@@ -126,7 +126,8 @@ class TabularInput(GoingOn, StoredInput):
         self.scratch = scratch
         data = self.data
         if _is_log(data):
-            self.source = self._log_source()()
+            self._read_log()
+            self.source = self._log_table()
             return
         options = self._options("table", "split", "fractions", says="parts its rows itself; leave it out")
         if {"split", "seed"} <= {*find(data["name"], "table").options}:
@@ -146,14 +147,18 @@ class TabularInput(GoingOn, StoredInput):
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         if self.log is not None and processor.statistics_reader is not None and not self.data["statistics"]:
             # a model without a recipe: its processor knows what it reads
-            from lmctr.data.builders.movielens_table import movielens_table
-
             self._table_options["statistics"] = processor.statistics_reader
-            self.source = movielens_table(self.log, self.log_splits, **self._table_options)
+            self.source = self._log_table()
         super().open(processor, parts, run)
 
-    def _log_source(self) -> Callable[[], TableSource]:
-        """Reads an interaction log; gives what makes a table of its samples. Options are those of the log and those of `movielens_table`."""
+    def _log_table(self) -> TableSource:
+        """The table of the samples of the log that was read."""
+        from lmctr.data.builders.movielens_table import movielens_table
+
+        return movielens_table(self.log, self.log_splits, **self._table_options)
+
+    def _read_log(self) -> None:
+        """Reads an interaction log. Options are those of the log and those of `movielens_table`."""
         from lmctr.data.builders.movielens_table import movielens_table
 
         data = self.data
@@ -179,11 +184,10 @@ class TabularInput(GoingOn, StoredInput):
         if data["statistics"]:
             self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
         self._prior = float((self.log.label[train] == 1).mean())
-        return lambda: movielens_table(self.log, self.log_splits, **self._table_options)
 
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
-        self._log_source()
+        self._read_log()
         return self.log
 
     def log_parts(self) -> Splits:
