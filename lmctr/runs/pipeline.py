@@ -174,7 +174,7 @@ class ClickPredictionPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, Any], answers: Any = None, **settings) -> dict[str, Any]:
         from lmctr.data.features.unknown import check_unknown
-        from lmctr.runs.answers.tables import completed, table_logits
+        from lmctr.runs.answers.tables import completed, finite_table_logits
 
         rows, first = model_inputs["rows"], model_inputs["first"]
         if answers is None:
@@ -183,7 +183,7 @@ class ClickPredictionPipeline(Pipeline):
                 self.processor, self.processor.oov_counts, self.processor.unknown_examples, "inputs"
             ):
                 logger.warning(warning)
-            logits = table_logits(evaluation_copy(self.model), inputs, settings["batch_size"])
+            logits = finite_table_logits(evaluation_copy(self.model), inputs, settings["batch_size"], first)
             return {"scored": [({"single": True}, logits[place : place + 1]) for place in range(len(logits))]}
         return {"scored": list(answers.scored((f"inputs[{n}]", plain_row(row)) for n, row in enumerate(rows, first)))}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
+from lmctr.runs.answers.base import refuse_without_score
 from lmctr.runs.answers.joined import JoinedRows, joined_files_of, reads_log
 from lmctr.runs.answers.tables import completed
 from lmctr.runs.download import open_model, told_by_name
@@ -213,7 +214,8 @@ class Run:
                 return self.predict([{"history": history, "candidates": candidates, "time": time}])
             except ValueError as error:  # there is one request
                 raise ValueError(str(error).removeprefix("rows[0]: ")) from error
-        return score(self.model, self.processor, history, candidates, time).numpy()
+        logits = score(self.model, self.processor, history, candidates, time).numpy()
+        return refuse_without_score(logits, lambda place: f"candidates[{place}]")
 
 
 def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str | bool | None = None) -> Run:

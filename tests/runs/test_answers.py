@@ -1,9 +1,11 @@
 """Scores of requests and rows in Python: `predict_rows`, on models that are not trained."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from transformers import pipeline
 
 import lmctr
 from lmctr.cli.main import main
@@ -77,6 +79,56 @@ def test_requests_of_events():
     ):
         with pytest.raises(ValueError, match=message):
             predict_rows(model, processor, wrong)
+
+
+def test_rows_without_a_finite_score_are_refused_at_every_door(tabular, tmp_path, capsys):
+    row, nothing = {"ad": "a1", "price": 2.0}, "gets no finite score; look for numbers out of all proportion"
+    rows = [row, row | {"price": 1e38}, row | {"price": 3.0}]
+    for part in tabular:
+        part.save_pretrained(tmp_path / "model")
+    run = lmctr.runs.load(tmp_path / "model")
+    pipe = pipeline("click-prediction", model=str(tmp_path / "model"), device="cpu")
+    for door in (lambda: predict_rows(*tabular, rows), lambda: run.predict(rows), lambda: pipe(rows)):
+        with pytest.raises(ValueError, match=f"^row 2 {nothing}"):
+            door()
+    with pytest.raises(ValueError, match=rf"^candidates\[1\] {nothing}"):
+        run.score([{"ad": "a1"}], [{"price": 1.0}, {"price": 1e38}], 0)
+    source, target = tmp_path / "rows.csv", tmp_path / "scores.csv"
+    pd.DataFrame(rows).to_csv(source, index=False)
+    asked = ["predict", str(tmp_path / "model"), "--input", str(source), "--output", str(target)]
+    assert main(asked) == 2
+    assert f"rows.csv: row 2 {nothing}; what was scored before stands in" in capsys.readouterr().err
+    assert len(pd.read_csv(tmp_path / "scores.partial.csv")) == 1
+    assert main([*asked, "--on-error", "skip"]) == 0
+    found = pd.read_csv(target)
+    assert found["logit"].isna().tolist() == found["error"].notna().tolist() == [False, True, False]
+    assert found["error"][1].endswith(nothing)
+
+
+def test_candidates_without_a_finite_score_are_refused():
+    from sequence_rows import sequence_log
+
+    processor = lmctr.SequenceProcessor.fit(sequence_log())
+    config = lmctr.HSTUConfig(**processor.model_config_values(), hidden_size=8, num_hidden_layers=1)
+    model = lmctr.HSTUForCTR(config).eval()
+    code = processor([[]], [[103]], times=[9])["candidate_items"].item()
+    with torch.no_grad():
+        model.model.item_embedding.items.weight[code] = torch.nan
+    history, nothing = [{"item": 100, "time": 3}], "gets no finite score"
+    asked = [
+        {"history": [], "target": 100, "time": 9},
+        {"history": history, "candidates": [102, 103], "time": 9},
+        {"history": [], "target": 103, "time": 9, "id": "own"},
+    ]
+    with pytest.raises(ValueError, match=rf"^rows\[1\]: candidates\[1\] {nothing}"):
+        predict_rows(model, processor, asked)
+    with pytest.raises(ValueError, match=rf"^rows\[0\]: target {nothing}"):
+        predict_rows(model, processor, asked[2:])
+    answers = answers_for(model, processor)
+    answers.skips = True
+    scored = [request for request, _ in answers.scored((f"line {n}", one) for n, one in enumerate(asked))]
+    assert ["error" in request for request in scored] == [False, True, True]
+    assert scored[2]["id"] == "own"
 
 
 def test_a_processor_that_does_not_say_what_it_reads(tabular):

@@ -150,13 +150,21 @@ class Answers(ABC):
         places = [place for place in range(len(waiting)) if place not in done]
         if places:
             done = done | dict(zip(places, self._together([waiting[place] for place in places])))
-        for place, (_, request) in enumerate(waiting):
+        for place, (where, request) in enumerate(waiting):
             logits = done[place]
+            if isinstance(logits, np.ndarray) and len(lost := without_score(logits)):
+                logits = no_score(f"{where}: {self._shown(request, int(lost[0]))}")
+                if not self.skips:
+                    raise logits
             if isinstance(logits, ValueError):
                 request, logits = _failed(request, logits), None
             if logits is not None:
                 self.unknown = add_counts([self.unknown, self.unknown_in(request)])
             yield request, logits
+
+    def _shown(self, request: dict[str, Any], number: int) -> str:
+        """What messages call a candidate of a request."""
+        return "target" if request.get("single") else f"{self.candidates_key}[{number}]"
 
     def _together(self, requests: Sequence[Request]) -> list[np.ndarray | ValueError]:
         """`together`; where one of the requests is refused and may be skipped, each by itself."""
@@ -174,6 +182,23 @@ def _failed(request: Any, error: ValueError) -> dict[str, Any]:
     """What stands for a request that cannot be scored."""
     own = {"id": request["id"]} if isinstance(request, dict) and "id" in request else {}
     return own | {"error": str(error)}
+
+
+def without_score(logits: np.ndarray) -> np.ndarray:
+    """The rows of (N,) or (N, T) logits that have one which is no finite number."""
+    return np.flatnonzero(~np.isfinite(logits).reshape(*logits.shape[:1], -1).all(axis=1) if logits.size else [])
+
+
+def no_score(where: str) -> ValueError:
+    """The error about a row, target or candidate whose logit is no finite number: its numbers ran over."""
+    return ValueError(f"{where} gets no finite score; look for numbers out of all proportion")
+
+
+def refuse_without_score(logits: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+    """The logits; raises `ValueError` where a row has none, by the words that `where` has for the first of them."""
+    for place in without_score(logits):
+        raise no_score(where(int(place)))
+    return logits
 
 
 def by_place(error: str, name: str | None) -> str:

@@ -39,7 +39,7 @@ from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
 from .base import grid_batches
-from .tables import Block, bad_rows, check_id_column, columns_of, copied, own_columns, with_names
+from .tables import Block, bad_rows, check_id_column, columns_of, copied, own_columns, scored_blocks, with_names
 
 BATCH_SIZE, OF_TABLES = 256, 1024
 ROWS = 1 << 16  # of the input that are joined at a time
@@ -319,7 +319,7 @@ class JoinedRows:
         logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
         if good.any():
             logits[good] = self._logits(asked)
-        yield self._ids(rows, id_column), logits, reasons
+        yield from scored_blocks(rows, logits, reasons, self.skip, lambda rows: self._ids(rows, id_column))
 
     def shown(self, role: str) -> str:
         """What the column of users or items is called in the output: as in the log, or `user_row` where the output has a `row` of its own."""

@@ -35,7 +35,7 @@ from .impressions import ImpressionAnswers
 from .joined import JoinedRows, joined_files_of, reads_log
 from .options import PredictOptions, RecommendOptions
 from .requests import answer_of, read_objects
-from .tables import FORMATS, TableRows, scores_to, source_name, table_logits
+from .tables import FORMATS, TableRows, finite_table_logits, scores_to, source_name
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def predict_rows(
             inputs = processor(rows)
             for warning in check_unknown(processor, processor.oov_counts, processor.unknown_examples, "rows"):
                 logger.warning(warning)
-            return table_logits(model, inputs)
+            return finite_table_logits(model, inputs)
         if is_table(rows) and not isinstance(rows, Mapping):
             rows = requests_of(rows)
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):

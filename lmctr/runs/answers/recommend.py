@@ -24,7 +24,7 @@ from lmctr.utils.files import expanded
 from lmctr.utils.progress import over
 from lmctr.utils.rows import is_whole
 
-from .base import unknown_words
+from .base import refuse_without_score, unknown_words
 from .files import check_output
 from .joined import JoinedRows, is_of_log
 from .options import RecommendOptions
@@ -192,6 +192,10 @@ class BestItems(JoinedRows):
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
             parts.append(self._logits(given | {"item": _taken(ids, places[some])}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
+        users = asked["user"]
+        refuse_without_score(
+            logits, lambda pair: f"user {_shown(users, owner[pair])}, item {_shown(ids, places[pair])}"
+        )
         order = np.lexsort((-logits[:, 0], owner))
         begins = np.searchsorted(owner[order], owner[order])
         rank = np.arange(len(order)) - begins + 1
@@ -224,6 +228,10 @@ def _plain(ids: pa.Array) -> pa.Array:
 def _taken(values: Any, rows: np.ndarray) -> Any:
     """Rows of an array, of Arrow or numpy, or of a table; None of None."""
     return values[rows] if isinstance(values, np.ndarray) else None if values is None else values.take(pa.array(rows))
+
+
+def _shown(values: Any, row: int) -> str:
+    return repr(pa.array(values)[int(row)].as_py())
 
 
 def _is_list(values: Any) -> bool:

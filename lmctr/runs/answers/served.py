@@ -24,7 +24,7 @@ from lmctr.utils.measure import usable_device
 from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import refuse_unknown
 
-from .base import by_place, grid_batches
+from .base import by_place, grid_batches, refuse_without_score
 from .joined import joined_files_of
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
@@ -336,11 +336,12 @@ def _by_place(name: str, read: Callable[[], R]) -> R:
 
 
 def _finite(scored: Scored) -> Scored | ValueError:
-    bad = np.flatnonzero(~np.isfinite(scored.logits.reshape(len(scored.logits), -1)).all(axis=1))
-    if not len(bad):
-        return scored
     name = next(key for key in ("candidates", "rows", "ads") if key in scored.request)
-    return ValueError(f"request: {name}[{bad[0]}] gets no finite score; look for numbers out of all proportion")
+    try:
+        refuse_without_score(scored.logits, lambda place: f"request: {name}[{place}]")
+    except ValueError as error:
+        return error
+    return scored
 
 
 def unknown_share(counts: Mapping[str, Mapping[str, int]]) -> float:

@@ -29,7 +29,7 @@ from lmctr.data.tables.joined import Joined, lacking, with_joined
 from lmctr.data.tables.source import Reader, rows_of
 from lmctr.utils.arrow import decoded, is_text, texts_of_bytes, without_empty
 
-from .base import moved_on
+from .base import moved_on, no_score, refuse_without_score, without_score
 from .files import whole_output
 from .requests import read_objects
 
@@ -128,10 +128,33 @@ class TableRows:
         logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
         if good.any():
             logits[good] = self._logits(inputs, int(good.sum()))
-        yield _ids(rows, id_column), logits, reasons
+        yield from scored_blocks(rows, logits, reasons, self.skip, lambda rows: _ids(rows, id_column))
 
     def _logits(self, inputs: Any, count: int) -> np.ndarray:
         return table_logits(self.model, inputs, self.batch_size).reshape(count, -1)
+
+
+def scored_blocks(
+    rows: Rows,
+    logits: np.ndarray,
+    reasons: list[str | None],
+    skip: bool,
+    ids_of: Callable[[Rows], dict[str, Any]],
+) -> Iterator[Block]:
+    """Rows with (N, T) logits as a block; one without a finite logit has that as its reason, or, where none is skipped, ends all behind it.
+
+    Raises:
+        ValueError: names that row.
+    """
+    for row in without_score(logits):
+        if reasons[row] is None:
+            error = no_score(f"{rows.source}: row {rows.first + row}")
+            logits[row], reasons[row] = np.nan, str(error)
+            if not skip:
+                if row:
+                    yield ids_of(_part(rows, 0, row)), logits[:row], reasons[:row]
+                raise error
+    yield ids_of(rows), logits, reasons
 
 
 def source_name(source: str) -> str:
@@ -201,6 +224,13 @@ def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = N
             batch = {key: values[start : start + size].to(model.device) for key, values in inputs.items()}
             parts.append(model(**batch).logits.float().cpu())
     return torch.cat(parts).numpy()
+
+
+def finite_table_logits(
+    model: torch.nn.Module, inputs: Any, batch_size: int | None = None, before: int = 0
+) -> np.ndarray:
+    """[`table_logits`]; raises `ValueError` for a row without a finite one, counted from 1 with those `before` it."""
+    return refuse_without_score(table_logits(model, inputs, batch_size), lambda row: f"row {before + row + 1}")
 
 
 def completed(rows: Any, processor: Any, joined: Callable[[], Sequence[Joined]]) -> Any:
