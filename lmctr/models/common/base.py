@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -181,6 +182,34 @@ class KeptOfWeights:
 
 
 _COPIES = KeptOfWeights()
+
+
+def _checkpointed(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args) -> Any:
+    """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies."""
+    if torch.compiler.is_compiling():  # a graph moves them once
+        return checkpoint(function, *args)
+    has_run = False
+
+    def run(*args) -> Any:
+        nonlocal has_run
+        with _copied_statistics(layer) if has_run else nullcontext():
+            has_run = True
+            return function(*args)
+
+    return checkpoint(run, *args)
+
+
+@contextmanager
+def _copied_statistics(layer: nn.Module) -> Iterator[None]:
+    """A block in which a layer's modules with running statistics have copies of their buffers in their place."""
+    own = [(module, module._buffers) for module in layer.modules() if "running_mean" in module._buffers]
+    for module, buffers in own:
+        module._buffers = {name: None if one is None else one.clone() for name, one in buffers.items()}
+    try:
+        yield
+    finally:
+        for module, buffers in own:
+            module._buffers = buffers
 
 
 def ctr_loss(
@@ -368,6 +397,12 @@ class CTRPreTrainedModel(PreTrainedModel):
             note = "accepted: the arguments of PreTrainedModel.from_pretrained, and keys of the configuration"
             where = f"{cls.__name__}.from_pretrained"
             raise ValueError(unknown_key_message(found[1], own_keys(cls.config_class), where, note)) from None
+
+    def _set_gradient_checkpointing(self, enable: bool = True, *args, **kwargs) -> None:
+        super()._set_gradient_checkpointing(enable, *args, **kwargs)
+        for layer in self.modules() if enable else ():
+            if hasattr(layer, "gradient_checkpointing"):
+                layer._gradient_checkpointing_func = partial(_checkpointed, layer, layer._gradient_checkpointing_func)
 
     def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
         """As in the parent, of a language model. Raises `ValueError` for tables of ids, whose vocabularies grow with their processor."""

@@ -31,10 +31,9 @@ class NormalWeight(nn.Module):
 class RowNorm(nn.BatchNorm1d):
     """Batch normalisation over rows.
 
-    A training batch with fewer than two rows has no variance: it is normalised by the running statistics, and moves none. Under activation
-    checkpointing the running statistics move twice per step, as those of every batch normalisation do; under gradient accumulation with each of
-    the step's batches, by which its rows are normalised. In data-parallel training the statistics are those of each process's rows, unless the model
-    is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
+    A training batch with fewer than two rows has no variance: it is normalised by the running statistics, and moves none. Under gradient
+    accumulation they move with each of the step's batches, by which its rows are normalised. In data-parallel training the statistics are
+    those of each process's rows, unless the model is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ class Dice(nn.Module):
     """f(s) = p(s) s + (1 - p(s)) alpha s, p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)) (Eq. 9).
 
     In training E and Var are those of the batch, otherwise moving averages. Both are taken over the entries that a mask names: padding
-    is no data. Under activation checkpointing the averages move twice per step, as those of batch normalisation do.
+    is no data.
     """
 
     def __init__(self, size: int, momentum: float = 0.1, eps: float = 1e-8):
