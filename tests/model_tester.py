@@ -42,6 +42,7 @@ class CTRModelTesterMixin:
     model_class: type
     base_class: type
     read_by_head = ("labels", "ecpm")  # and not by the base model
+    has_float64 = True  # whether all of a float64 model's layers compute in it
     offloads = False  # whether accelerate may bring its weights layer by layer
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
@@ -319,6 +320,35 @@ class CTRModelTesterMixin:
         # The recomputation moves no running statistics.
         for (name, one), (_, two) in zip(plain.named_buffers(), checkpointed.named_buffers(), strict=True):
             assert torch.equal(one, two), name
+
+    def test_a_float64_model_computes_in_float64(self):
+        """Its gradient is the slope between two points that are closer than float32 could tell."""
+        if not self.has_float64:
+            pytest.skip("the backbone has layers in float32, or masks a gradient")
+        base = self.make_model().double().model
+        batch = {name: value for name, value in self.make_batch(base.config).items() if name not in self.read_by_head}
+        batch = {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
+        torch.manual_seed(3)
+        weights = list(base.parameters())
+        directions = [torch.randn_like(weight) for weight in weights]
+        of_outputs = []
+
+        def value(step):
+            with torch.no_grad():
+                torch._foreach_add_(weights, directions, alpha=step)
+            outputs = base(**batch).to_tuple()
+            assert outputs[0].dtype == torch.float64
+            outputs = [one for one in outputs if torch.is_tensor(one) and one.dtype == torch.float64]
+            of_outputs.extend(torch.randn_like(one) for one in outputs[len(of_outputs) :])
+            return sum((one * factor).sum() for one, factor in zip(outputs, of_outputs, strict=True))
+
+        with torch.no_grad():  # away from corners
+            torch._foreach_add_(weights, [0.05 * torch.randn_like(weight) for weight in weights])
+        gradients = torch.autograd.grad(value(0), weights, allow_unused=True)
+        expected = sum((one * direction).sum() for one, direction in zip(gradients, directions) if one is not None)
+        with torch.no_grad():
+            slope = (value(1e-6) - value(-2e-6)) / 2e-6
+        torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
 
     def test_a_misspelt_input_is_no_input(self):
         model = self.make_model()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.layers import split_heads
+from lmctr.models.common.layers import at_least_float32, split_heads
 from lmctr.models.common.relative_bias import add_bias, pair_bias
 
 from .configuration_astro import ASTROConfig
@@ -61,8 +61,8 @@ class Temperature(nn.Module):
         self.raw = nn.Parameter(torch.zeros(num_blocks, num_scenarios, num_heads))
 
     def forward(self, blocks: slice = ALL) -> torch.Tensor:
-        """(K, R, h) float32."""
-        raw = self.raw[blocks].float()
+        """(K, R, h), at least float32."""
+        raw = at_least_float32(self.raw[blocks])
         return self.scale * (F.softplus(raw) / F.softplus(torch.zeros_like(raw)))
 
 
@@ -96,14 +96,14 @@ class RelativeBias(nn.Module):
     def forward(
         self, pairs: PairContext, temperature: torch.Tensor | float, blocks: slice = ALL
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bias over temperature, float32, of each pair (K, B, h, Q, S), and of a query towards itself (K, R, h).
+        """Bias over temperature, at least float32, of each pair (K, B, h, Q, S), and of a query towards itself (K, R, h).
 
         Args:
             temperature: (K, R, h), or a number for all.
         """
         if isinstance(temperature, torch.Tensor):
             temperature = temperature.unsqueeze(-1)
-        position, time = (table.float() / temperature for table in self.tables(blocks))
+        position, time = (at_least_float32(table) / temperature for table in self.tables(blocks))
         heads_first = (table.permute(2, 0, 1, 3).flatten(1, 2) for table in (position, time))
         return torch.stack(pair_bias(pairs.rows, *heads_first), dim=2), position[..., 0] + time[..., 0]
 
@@ -199,9 +199,9 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         bias, own_bias = self.bias(pairs, temperature, blocks)
         # A pair that is not visible has a finite bias, so that the unused slots of a block without events keep finite states
         # that nobody reads.
-        scores = add_bias((query @ key.transpose(-1, -2)).float(), bias)
+        scores = add_bias(at_least_float32(query @ key.transpose(-1, -2)), bias)
         if own_key is not None:
-            own = (query * own_key).sum(-1, keepdim=True).float() + _of_queries(own_bias, pairs.scenario)
+            own = at_least_float32((query * own_key).sum(-1, keepdim=True)) + _of_queries(own_bias, pairs.scenario)
             scores = torch.cat([scores, own], dim=-1)
         return scores.softmax(-1).to(query.dtype)
 
@@ -227,7 +227,7 @@ class FusionLayer(nn.Module):
         """(B, C, K, d) and scenarios (B, C) to (B, C, K, d)."""
         projected = self.query_key_value(self.norm1(states)).unflatten(-1, (3, self.num_heads, self.head_dim))
         query, key, value = projected.permute(3, 0, 1, 4, 2, 5)  # (B, C, h, K, d_head) each
-        scores = (query @ key.transpose(-1, -2)).float()
+        scores = at_least_float32(query @ key.transpose(-1, -2))
         if self.temperature is None:
             scores = scores / math.sqrt(self.head_dim)
         else:

@@ -29,7 +29,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.layers import MLP, split_heads
+from lmctr.models.common.layers import MLP, at_least_float32, split_heads
 from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
@@ -99,7 +99,7 @@ class TransformerBlock(GradientCheckpointingLayer):
         else:
             scores = (query @ key.transpose(-1, -2)).masked_fill(~visible[:, None], torch.finfo(query.dtype).min)
             own = (query * own_key).sum(-1, keepdim=True)
-            scores = torch.cat([scores, own], dim=-1).float() / math.sqrt(self.head_dim)
+            scores = at_least_float32(torch.cat([scores, own], dim=-1)) / math.sqrt(self.head_dim)
             weights = scores.softmax(-1).to(value.dtype)
             mixed = weights[..., :-1] @ value + weights[..., -1:] * own_value
         states = self.norm1(states + self.dropout(self.output(mixed.transpose(1, 2).flatten(2))))

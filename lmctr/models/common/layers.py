@@ -98,6 +98,11 @@ class MLP(nn.Module):
         return states
 
 
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """Half precision as float32; wider numbers as they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def in_blocks(
     function: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor, rows: int, dim: int = 0
 ) -> torch.Tensor:

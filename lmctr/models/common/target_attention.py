@@ -25,7 +25,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import SequenceCTRConfig
-from .layers import split_heads
+from .layers import at_least_float32, split_heads
 from .products import weight_and_bias
 from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
 
@@ -136,8 +136,8 @@ class TwinAttention(GradientCheckpointingLayer):
         of_time = self.beta[:, -1:] * (self.cross_key[:, -1] @ times.T)  # (h, buckets)
         query = split_heads(self.query(queries), self.num_heads)
         alpha = query @ key.transpose(-1, -2) / math.sqrt(self.head_dim) + bias[:, :, None]  # (c)
-        alpha = (alpha + of_time[:, bucket].transpose(0, 1)).float()
-        lowest = torch.finfo(torch.float32).min
+        alpha = at_least_float32(alpha + of_time[:, bucket].transpose(0, 1))
+        lowest = torch.finfo(alpha.dtype).min
         with torch.no_grad():  # (d)
             count = min(self.num_selected, visible.shape[-1])
             best = alpha.mean(1).masked_fill(~visible, lowest).topk(count, dim=-1).indices

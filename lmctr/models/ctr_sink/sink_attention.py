@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lmctr.models.common.layers import at_least_float32
 from lmctr.models.common.products import weight_and_bias
 
 from .configuration_ctr_sink import CTRSinkConfig
@@ -162,7 +163,8 @@ class SinkBiasLayer(nn.Module):
             visible = visible & causal.tril(num_seen - num_sinks)
         if sinks.group is not None:
             visible = visible & (sinks.group[:, None, :, None] == sinks.group[:, None, None, :])
-        scores = scores.float().masked_fill(~visible, torch.finfo(torch.float32).min)
+        scores = at_least_float32(scores)
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
         bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
         bias = bias * (sinks.valid[:, :, None] & seen.valid[:, None, :])

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
+from lmctr.models.common.layers import at_least_float32
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -31,7 +32,7 @@ class FactorizationMachine(nn.Module):
 
         In float32 at least, whatever the vectors have: the two cancel nearly, and half precision would leave little of the rest.
         """
-        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+        vectors = at_least_float32(vectors)
         total = vectors.sum(1)
         return 0.5 * (total.square() - vectors.square().sum(1))
 

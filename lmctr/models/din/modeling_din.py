@@ -30,6 +30,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 
+from lmctr.models.common.layers import at_least_float32
 from lmctr.models.common.products import weight_and_bias
 from lmctr.models.common.sequence import (
     CandidateContext,
@@ -77,7 +78,8 @@ class LocalActivationUnit(GradientCheckpointingLayer):
             states = function(layer(states), visible)
         weights = self.out(states).squeeze(-1)
         if self.use_softmax:
-            weights = weights.float().masked_fill(~visible, torch.finfo(torch.float32).min).softmax(1)
+            weights = at_least_float32(weights)
+            weights = weights.masked_fill(~visible, torch.finfo(weights.dtype).min).softmax(1)
         return (weights * visible).to(query.dtype).transpose(1, 2)
 
 

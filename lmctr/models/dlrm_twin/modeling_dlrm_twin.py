@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
-from lmctr.models.common.layers import MLP
+from lmctr.models.common.layers import MLP, at_least_float32
 from lmctr.models.common.sequence import (
     CandidateContext,
     ItemEmbedding,
@@ -78,7 +78,7 @@ class DLRMTwinModel(SequenceModelMixin, DLRMTwinPreTrainedModel):
     ) -> BaseModelOutput:
         queries = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         found = self.encoder(inputs, self.item_embedding, queries)
-        statistics = [] if inputs.statistics is None else [inputs.statistics.float()]
+        statistics = [] if inputs.statistics is None else [at_least_float32(inputs.statistics)]
         if self.config.use_history_statistics:
             statistics.append(history_statistics(inputs, self.config.num_behaviors))
         values = torch.cat(statistics, dim=-1)
