@@ -1,6 +1,7 @@
 """Field embeddings: layout, padding, checks, hooks for other encoders, projections; the shared base of the families."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from torch import nn
 from lmctr import DeepFMConfig, DNNConfig, DNNForCTR, FFMConfig, XDeepFMConfig
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.configuration import TabularCTRConfig
-from lmctr.models.common.embeddings import FieldEmbedding, FieldProjection, LinearTerm, project_fields
+from lmctr.models.common.embeddings import (
+    FieldEmbedding,
+    FieldProjection,
+    LinearNumericEncoding,
+    LinearTerm,
+    MeanPooling,
+    project_fields,
+)
+from lmctr.models.common.linear_path import StatisticsSkip
 
 
 def embedding_of(seed=0, **values):
@@ -303,3 +312,31 @@ def test_new_numeric_fields_have_the_scale_of_their_family(config, values, expec
     if hasattr(model.model, "linear"):  # terms of the logit stay small
         (terms,) = model.model.linear.groups.values()
         assert terms.numeric.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_raw_numbers_do_not_run_over_in_half_precision(dtype):
+    """Numbers above 65,504, and ones of more digits than the weights have: as float32 has it, rounded at the end."""
+    torch.manual_seed(0)
+    values = torch.tensor([[1e5], [123457.0]])
+    vectors, mask = torch.randn(2, 1, 3, 4).to(dtype), torch.tensor([[[True, True, False]], [[True, True, True]]])
+    weights = torch.tensor([[[1e5, 3e5, 0.0]], [[7e4, 5.0, 7e4]]])
+    skip = StatisticsSkip(SimpleNamespace(boosted_trees=None), 1)
+    numbers = LinearNumericEncoding(1, 4, True, (0.01, 1.0))
+    with torch.no_grad():
+        for weight in (skip.weight, numbers.weight, numbers.bias):
+            weight.normal_(std=0.01)
+        for part, inputs in (
+            (numbers, (values,)),
+            (skip, (values, torch.zeros(2, 1))),
+            (MeanPooling(), (vectors, mask, None, None, weights)),
+            (MeanPooling(), (torch.randn(1, 1, 257, 4).to(dtype), torch.ones(1, 1, 257, dtype=torch.bool))),
+        ):
+            found = part.to(dtype)(*inputs)
+            wide = [one.float() if torch.is_tensor(one) and one.dtype == dtype else one for one in inputs]
+            expected = part.float()(*wide)
+            torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=1e-3)
+            if part is not skip:
+                assert found.dtype == dtype
+                if part is numbers:
+                    assert torch.equal(found, expected.to(dtype))

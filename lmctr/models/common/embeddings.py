@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
+from .layers import at_least_float32
 from .table_bank import TableBank
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -58,8 +59,10 @@ class LinearNumericEncoding(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """(B, n) values to (B, n, d)."""
-        values = values.to(self.weight.dtype).unsqueeze(-1)
-        return values * self.weight if self.bias is None else torch.addcmul(self.bias, values, self.weight)
+        weight = at_least_float32(self.weight)  # raw numbers are too large or too long for half precision
+        values = values.to(weight.dtype).unsqueeze(-1)
+        found = values * weight if self.bias is None else torch.addcmul(self.bias.to(weight.dtype), values, weight)
+        return found.to(self.weight.dtype)
 
 
 class MeanPooling(nn.Module):
@@ -78,14 +81,14 @@ class MeanPooling(nn.Module):
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """(B, n, L, d) vectors, (B, n, L) bool mask and, of weighted lists, (B, n, L) weights from 0 on to (B, n, d)."""
-        weight = mask.to(vectors.dtype)
+        weight = at_least_float32(mask.to(vectors.dtype))
         if weights is None:
             weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
         else:
-            weight = weight * weights.to(vectors.dtype)
+            weight = weight * weights.to(weight.dtype)
             total = weight.sum(-1, keepdim=True)
             weight = weight / torch.where(total > 0, total, 1)
-        return (weight.unsqueeze(-2) @ vectors).squeeze(-2)
+        return (weight.to(vectors.dtype).unsqueeze(-2) @ vectors).squeeze(-2)
 
 
 def linear_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -> nn.Module:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from lmctr.models.common.boosted_trees import TreesBeside
+from lmctr.models.common.layers import at_least_float32
 
 
 class StatisticsSkip(TreesBeside):
@@ -32,7 +33,8 @@ class StatisticsSkip(TreesBeside):
 
     def forward(self, statistics: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """(.., Fs) and the network's logits (.., T) to the model's."""
-        return self.mixed(statistics, logits + F.linear(statistics.to(self.weight.dtype), self.weight))
+        weight = at_least_float32(self.weight)  # raw numbers are too large or too long for half precision
+        return self.mixed(statistics, logits + F.linear(statistics.to(weight.dtype), weight))
 
 
 class LinearPath(NamedTuple):
