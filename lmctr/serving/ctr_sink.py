@@ -19,6 +19,7 @@ from lmctr.models.ctr_sink.assembly import (
     Samples,
     make_plan,
 )
+from lmctr.models.ctr_sink.backbone import turning_length
 from lmctr.models.ctr_sink.raw_rows import (
     behavior_statistic,
     check_behavior,
@@ -238,14 +239,10 @@ class CTRSinkScorer(RequestScorer):
         device = next(self.model.parameters()).device
         logits = torch.empty(len(plan.length), dtype=torch.float32, device="cpu")
         order = np.argsort(-plan.length, kind="stable")
-        edge = _turning_length(self.model.config.text_config)
         begin = 0
         while begin < len(order):
             longest = int(plan.length[order[begin]])
             chosen = order[begin : begin + max(1, max_tokens // max(longest, 1))]
-            # The longest row of a batch says how positions turn in all of them.
-            if edge is not None and longest > edge:
-                chosen = chosen[plan.length[chosen] > edge]
             begin += len(chosen)
             with _named_errors(rows.number[chosen]):
                 batch = self.processor.assemble(rows.pieces, rows.events, **rows.rows(chosen))
@@ -299,7 +296,7 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
     spec, kind = config.backbone_spec, config.text_config.model_type
     used = model.model.language_model.config._attn_implementation
     longest = processor.effective_max_length
-    windows, edge = _window_that_cuts(config.text_config, longest), _turning_length(config.text_config)
+    windows, edge = _window_that_cuts(config.text_config, longest), turning_length(config.text_config)
     dependent = [signal for signal in processor.signals if signal in ("similarity", "random")]
     if config.layout == "fields":
         return "the fields of layout 'fields' are read as wholes, and its upper half sees the candidate's; rows are batched"
@@ -338,12 +335,6 @@ def _window_that_cuts(text_config: Any, longest: int | None) -> str | None:
     if window is None or (kinds and "sliding_attention" not in kinds) or (longest is not None and longest <= window):
         return None
     return f"with sliding_attention see {window} tokens back; give the processor max_length={window} or less, so that no history is longer"
-
-
-def _turning_length(text_config: Any) -> int | None:
-    """Tokens from which on a row's rotary positions turn otherwise, the first ones too; None where they always turn alike."""
-    rope = getattr(text_config, "rope_parameters", None) or {}
-    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
 
 
 def _check_positions(model: torch.nn.Module, longest: int) -> None:

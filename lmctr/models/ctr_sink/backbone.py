@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -180,6 +182,27 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     """Most tokens that a backbone has positions for; None without limit."""
     limit = getattr(config, "max_position_embeddings", None)
     return None if limit is None else limit - first_position(config)
+
+
+def turning_length(config: PreTrainedConfig) -> int | None:
+    """Tokens of a row above which its rotary positions turn otherwise, the first ones too (longrope); None where they always turn alike."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+
+
+def turn_by_row(language_model: PreTrainedModel) -> None:
+    """Let each row's positions turn by its own length, where they turn by a batch's longest in transformers."""
+    edge = turning_length(language_model.config)
+    if edge is not None and hasattr(language_model, "rotary_emb"):
+        language_model.rotary_emb.register_forward_hook(partial(_turned_by_row, edge), with_kwargs=True)
+
+
+def _turned_by_row(edge: int, rotary: nn.Module, args: tuple, kwargs: dict, found: tuple) -> tuple[torch.Tensor, ...]:
+    """Forward hook of rotary positions: of a row that is no longer than `edge` those of a batch without longer ones."""
+    states, positions = (*args, *kwargs.values())[:2]
+    short = rotary.forward(states, positions.clamp_max(edge - 1))
+    is_long = (positions.amax(1) >= edge)[:, None, None]
+    return tuple(torch.where(is_long, *both) for both in zip(found, short))
 
 
 def position_ids_from_mask(attention_mask: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:

@@ -25,7 +25,7 @@ from lmctr.models.common.linear_path import LinearPath
 from lmctr.models.common.outputs import CTROutput, or_tuple
 from lmctr.models.common.products import use_products
 
-from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
+from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask, turn_by_row
 from .backbone_call import cache_keyword, call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
@@ -108,6 +108,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         self._cache, named = cache_keyword(forward), set(inspect.signature(forward).parameters)
         self._options = frozenset(named | set(TransformersKwargs.__annotations__) | {self._cache, "use_cache"})
         use_products(self.language_model)
+        turn_by_row(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:
             words = self.language_model.get_input_embeddings()

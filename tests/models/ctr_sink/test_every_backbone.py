@@ -285,3 +285,18 @@ def test_rotated_heads_of_an_odd_width_are_refused():
     ):
         CTRSinkConfig(text_config=small)
     assert CTRSinkConfig(text_config=small | {"num_attention_heads": 4, "num_key_value_heads": 4})
+
+
+@pytest.mark.parametrize("backbone", ["llama", "phi3"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_longrope_turns_each_row_by_its_own_length(backbone, side):
+    """transformers turns all rows of a batch as its longest one: here one has 13 tokens, the others 8 and 5."""
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    edge = {"original_max_position_embeddings": 10}
+    model = copy.deepcopy(model_of(backbone, text={"rope_parameters": rope | edge, **edge}))
+    batch = batch_of(model.config, side)
+    with torch.no_grad():
+        found = model(**batch).logits
+        for row, real in enumerate(batch["attention_mask"].bool()):
+            alone = model(**{name: values[row : row + 1, real] for name, values in batch.items()}).logits
+            torch.testing.assert_close(found[row : row + 1], alone, atol=1e-5, rtol=1e-5)
