@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.base import version_of
 from lmctr.models.common.layers import in_blocks
 from lmctr.models.common.tabular import Encoded, TabularInputs, TabularPreTrainedModel, Trace
 from lmctr.models.common.tokens import (
@@ -135,10 +134,8 @@ class RankMixerModel(TokenModelMixin, RankMixerPreTrainedModel):
             trace.add(tokens)
         if self.router_penalty is None:
             return Encoded(tokens)
-        version = None
-        if not torch.compiler.is_compiling():
-            version = next((version_of(one) for one in self.layers.parameters() if one.requires_grad), None)
-        return Encoded(tokens, penalty=self.router_penalty(penalties, shares, version))
+        trained = next((weight for weight in self.layers.parameters() if weight.requires_grad), None)
+        return Encoded(tokens, penalty=self.router_penalty(penalties, shares, trained))
 
 
 class RankMixerForCTR(TokenForCTRMixin, RankMixerPreTrainedModel):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from lmctr.models.common.base import version_of
 from lmctr.models.common.tokens import TokenwiseLinear
 
 from .configuration_rank_mixer import RankMixerConfig
@@ -115,18 +116,24 @@ class RouterPenalty(nn.Module):
         init.constant_(self.strength, config.router_regularization)
 
     def forward(
-        self, penalties: list[torch.Tensor], active: list[torch.Tensor], version: tuple | None = None
+        self, penalties: list[torch.Tensor], active: list[torch.Tensor], weight: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Each layer's sums (B,) and shares () to the rows' penalties (B,), with the lambda of before this step.
 
-        `version`: of the weights, the same for all batches of a step; None: each batch is a step.
+        `weight`: one that a step changes, and a batch does not; None: each batch is a step.
         """
-        strength = self.strength.float().clone()
         if self.training and self.target is not None:
-            if version is None or version != self._seen:
-                self._seen, self._before = version, strength
-                with torch.no_grad():
-                    too_many = torch.stack(active).mean() > self.target
-                    self.strength.copy_(self.strength * torch.where(too_many, _STEP, 1 / _STEP))
-            strength = self._before
+            strength = self._move(torch.stack(active).mean(), weight)
+        else:
+            strength = self.strength.float().clone()
         return strength * torch.stack(penalties).sum(0)
+
+    @torch.compiler.disable  # a compiled graph does not know where a step ends
+    def _move(self, active: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """The lambda of before this step, () float32; the first batch of a step moves it."""
+        version = None if weight is None else version_of(weight)
+        if version is None or version != self._seen:
+            self._seen, self._before = version, self.strength.float().clone()
+            with torch.no_grad():
+                self.strength.mul_(torch.where(active > self.target, _STEP, 1 / _STEP))
+        return self._before

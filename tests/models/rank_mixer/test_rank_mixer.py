@@ -215,8 +215,8 @@ def test_the_strength_steers_the_share_of_active_experts():
     assert model.model.router_penalty.strength == before
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_the_strength_moves_once_in_a_step_of_several_batches(fused):
+@pytest.mark.parametrize(("fused", "compiled"), [(False, False), (True, False), (False, True)])
+def test_the_strength_moves_once_in_a_step_of_several_batches(fused, compiled):
     torch.manual_seed(0)
     model = RankMixerForCTR(RankMixerConfig(**FIELDS | TINY | {"num_experts": 2, "active_expert_ratio": 0.1})).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused)
@@ -226,9 +226,10 @@ def test_the_strength_moves_once_in_a_step_of_several_batches(fused):
     for layer in layers:
         layer.register_forward_hook(lambda m, args, out: gates.append(out[1].detach()))
     model.model.router_penalty.register_forward_hook(lambda m, args, out: penalties.append(out.detach()))
+    forward = torch.compile(model, backend="aot_eager") if compiled else model
     for _ in range(2):
         for _ in range(3):
-            model(**batch).loss.backward()
+            forward(**batch).loss.backward()
             found.append(strength.item() / 0.01)
         optimizer.step()
     np.testing.assert_allclose(found, [1.05] * 3 + [1.05**2] * 3, rtol=1e-5)
