@@ -188,6 +188,10 @@ def _checkpointed(layer: nn.Module, checkpoint: Callable[..., Any], function: Ca
     """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies."""
     if torch.compiler.is_compiling():  # a graph moves them once
         return checkpoint(function, *args)
+    if getattr(checkpoint, "keywords", {}).get("use_reentrant"):
+        has_gradient = any(isinstance(one, torch.Tensor) and one.requires_grad for one in args)
+        if not has_gradient:  # without it such a checkpoint cuts the gradient of the layer's weights off
+            return function(*args)
     has_run = False
 
     def run(*args) -> Any:

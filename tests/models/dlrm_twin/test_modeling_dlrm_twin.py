@@ -52,6 +52,16 @@ def many_repeats(config, **values):
     return batch
 
 
+def test_a_reentrant_checkpoint_of_inputs_alone_trains_its_layer():
+    """The network of statistics reads no vector: torch's reentrant checkpoint would leave its weights without a gradient."""
+    models = [TestDLRMTwin().make_model().train() for _ in range(2)]
+    models[1].gradient_checkpointing_enable({"use_reentrant": True})
+    for model in models:
+        model(**random_batch(model.config)).loss.backward()
+    for (name, one), two in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, atol=1e-6, rtol=1e-4, msg=name)
+
+
 def test_statistics_of_the_history():
     config = DLRMTwinTester().make_config()
     batch = many_repeats(config)
