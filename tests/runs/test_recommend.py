@@ -483,3 +483,18 @@ def test_rare_items_are_candidates_as_well(tmp_path, caplog):
     pd.DataFrame(rows | {"item": item + 10_000}).to_csv(tmp_path / "clicks.csv", index=False)
     with pytest.raises(ValueError, match=r"field 'items of candidates': 100.0% of the values are unknown"):
         run.recommend([1, 2], 5, log=schema, seen=True)
+
+
+def test_an_item_without_a_finite_score_is_no_item_of_a_list(runs):
+    """A weight that ran over: such scores would stand behind all others, or as empty cells of a joined table."""
+    run = lmctr.runs.load(runs("sequence").path)
+    users = pd.DataFrame({"who": [103], "place": ["home"]})
+    width = run.model.config.num_statistics
+    code = run.processor([[]], [["i7"]], times=[NOW], statistics=np.zeros((1, 1, width)))["candidate_items"].item()
+    run.model.model.item_embedding.items.weight.data[code] = np.nan
+    with pytest.raises(ValueError, match=r"^user 103, item 'i7' gets no finite score"):
+        run.recommend(users, items=["i3", "i7"], seen=True, time=NOW)
+    assert run.recommend(users, items=["i3"], seen=True, time=NOW).num_rows == 1
+    rows = [{"who": 103, "what": what, "at": LATER, "place": "home"} for what in ("i3", "i7")]
+    with pytest.raises(ValueError, match=r"row 2 gets no finite score"):
+        run.predict(pd.DataFrame(rows))
