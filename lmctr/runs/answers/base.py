@@ -196,8 +196,8 @@ def no_score(where: str) -> ValueError:
 
 def refuse_without_score(logits: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     """The logits; raises `ValueError` where a row has none, by the words that `where` has for the first of them."""
-    for place in without_score(logits):
-        raise no_score(where(int(place)))
+    if len(lost := without_score(logits)):
+        raise no_score(where(int(lost[0])))
     return logits
 
 

@@ -24,7 +24,7 @@ from lmctr.utils.measure import usable_device
 from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import refuse_unknown
 
-from .base import by_place, grid_batches, refuse_without_score
+from .base import by_place, grid_batches, no_score, without_score
 from .joined import joined_files_of
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
@@ -336,12 +336,11 @@ def _by_place(name: str, read: Callable[[], R]) -> R:
 
 
 def _finite(scored: Scored) -> Scored | ValueError:
+    lost = without_score(scored.logits)
+    if not len(lost):
+        return scored
     name = next(key for key in ("candidates", "rows", "ads") if key in scored.request)
-    try:
-        refuse_without_score(scored.logits, lambda place: f"request: {name}[{place}]")
-    except ValueError as error:
-        return error
-    return scored
+    return no_score(f"request: {name}[{lost[0]}]")
 
 
 def unknown_share(counts: Mapping[str, Mapping[str, int]]) -> float:
