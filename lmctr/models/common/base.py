@@ -185,10 +185,15 @@ _COPIES = KeptOfWeights()
 
 
 def _checkpointed(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args) -> Any:
-    """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies."""
+    """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies.
+
+    Raises:
+        ValueError: a layer that draws random numbers, where the recomputation would draw others.
+    """
     if torch.compiler.is_compiling():  # a graph moves them once
         return checkpoint(function, *args)
-    if getattr(checkpoint, "keywords", {}).get("use_reentrant"):
+    options = getattr(checkpoint, "keywords", {})
+    if options.get("use_reentrant"):
         has_gradient = any(isinstance(one, torch.Tensor) and one.requires_grad for one in args)
         if not has_gradient:  # without it such a checkpoint cuts the gradient of the layer's weights off
             return function(*args)
@@ -196,11 +201,27 @@ def _checkpointed(layer: nn.Module, checkpoint: Callable[..., Any], function: Ca
 
     def run(*args) -> Any:
         nonlocal has_run
-        with _copied_statistics(layer) if has_run else nullcontext():
-            has_run = True
+        if has_run:
+            with _copied_statistics(layer):
+                return function(*args)
+        has_run = True
+        if options.get("preserve_rng_state", True):
             return function(*args)
+        before = _random_states()
+        found = function(*args)
+        if not all(map(torch.equal, before, _random_states())):
+            raise ValueError(
+                f"preserve_rng_state=False: {type(layer).__name__} draws random numbers (dropout, experts), and would draw others where it is "
+                "recomputed, with wrong gradients; leave it out of gradient_checkpointing_kwargs"
+            )
+        return found
 
     return checkpoint(run, *args)
+
+
+def _random_states() -> list[torch.Tensor]:
+    """The states of the generators of the CPU and, where it is in use, of this process's GPU."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
 @contextmanager

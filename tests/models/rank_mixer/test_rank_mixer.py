@@ -238,6 +238,26 @@ def test_the_strength_moves_once_in_a_step_of_several_batches(fused, compiled):
         torch.testing.assert_close(penalty, 0.01 * 1.05 ** (place // 3) * torch.stack(of_layers).sum(0))
 
 
+@pytest.mark.parametrize("values", [{}, {"num_experts": 2}, {"ffn_dropout": 0.5}])
+def test_what_is_recomputed_draws_no_other_numbers(values):
+    models = []
+    for options in (None, {"use_reentrant": False, "preserve_rng_state": False}):
+        torch.manual_seed(0)
+        model = RankMixerForCTR(RankMixerConfig(**FIELDS | TINY | values)).train()
+        batch = make_batch(model.config)
+        if options is not None:
+            model.gradient_checkpointing_enable(options)
+            if values:
+                with pytest.raises(ValueError, match="preserve_rng_state=False: RankMixerBlock draws random numbers"):
+                    model(**batch)
+                continue
+        model(**batch).loss.backward()
+        models.append(model)
+    if not values:
+        for one, two in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(one.grad, two.grad)
+
+
 @pytest.mark.parametrize(
     ("values", "match"),
     [
