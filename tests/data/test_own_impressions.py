@@ -268,3 +268,11 @@ def test_weights_of_impressions_count_in_all_that_is_measured(tmp_path):
         ValueError, match="test part has no ad with an eCPM above 0 in an impression of a weight above 0"
     ):
         lmctr.runs.train(recipe, output_dir=tmp_path / "none", quiet=True)
+
+
+def test_impressions_without_times_have_no_age_which_is_told_before_they_are_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImpressionStore, "build", lambda *_: pytest.fail("a store was built"))
+    path = schema(tmp_path, rows(), columns={"time": None}, split={"rule": "random"})
+    recipe = {"data": {"name": str(path)}, "model": {"family": "two_tower"}, "training": {"recency_half_life": 3}}
+    with pytest.raises(ValueError, match=r"recency_half_life=3\.0 needs the time of each training sample"):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "run", quiet=True)

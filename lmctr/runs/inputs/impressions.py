@@ -77,6 +77,11 @@ class ImpressionInput(StoredInput):
             options.setdefault("seed", self.data["seed"])
         self.source = load_impressions(self.data["name"], **options)
 
+    @property
+    def lacks_times(self) -> bool:
+        first = next(self.source.blocks(), None)
+        return first is not None and first.times is None
+
     def _new_processor(self) -> ImpressionProcessor:
         data = self.data
         return ImpressionProcessor(
