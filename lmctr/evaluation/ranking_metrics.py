@@ -127,7 +127,8 @@ def ordered_pair_accuracy_per_impression(
     step = max(1, _PAIRS_AT_ONCE // max(width * width, 1))
     for start in range(0, count, step):
         rows = slice(start, start + step)
-        v, s, real = ranks[rows], scores[rows], mask[rows]
+        used = mask[rows].any(axis=0)  # a few ads beside an impression of thousands are no thousands of pairs each
+        v, s, real = (array[rows][:, used] for array in (ranks, scores, mask))
         pair = (v[:, :, None] > v[:, None, :]) & real[:, :, None] & real[:, None, :]
         above = (pair & (s[:, :, None] > s[:, None, :])).sum(axis=(1, 2))
         equal = (pair & (s[:, :, None] == s[:, None, :])).sum(axis=(1, 2))
