@@ -1,6 +1,7 @@
 """What a user would pick instead of a language model: two counting statistics, a linear model and gradient boosting on the statistics `full`.
 
-All read the labels of the past in strict time order, see `lmctr.statistics`. Only the training split is fitted on: priors, scales, weights
+All read the labels of the past in strict time order, see `lmctr.statistics`, which count events whatever these weigh: weights say what a sample counts
+in fits and metrics, and one of weight 0 is left out there. Only the training split is fitted on: priors, scales, weights
 and trees know nothing of validation and test labels, unless a refit on training and validation is asked for.
 
 `log` and `splits` are read by attribute (`lmctr.data.InteractionLog` and `Splits`, or anything with the same ones): see
@@ -162,6 +163,9 @@ def _fitted(samples: _Samples, make: Callable[[StatisticsReader], Any], refit: b
     weight = None if samples.log.weight is None else np.asarray(samples.log.weight)
 
     def fitted(inputs: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+        if weight is not None:
+            counted = weight[rows] > 0
+            inputs, rows = inputs | {"train": inputs["train"][counted]}, rows[counted]
         own = None if weight is None else weight[rows]
         return shared.fitted_probabilities(make(samples.reader), inputs, label[rows], own)
 

@@ -114,13 +114,17 @@ class RunPredictions:
     @cached_property
     def per_impression(self) -> dict[str, np.ndarray]:
         """`ranking_per_impression` of a run on impressions."""
-        return ranking_per_impression(**self._ads, settings=self.ranking)
+        ads = {name: values for name, values in self._ads.items() if name != "weight"}
+        return ranking_per_impression(**ads, settings=self.ranking)
 
     @property
-    def _ads(self) -> dict[str, np.ndarray]:
+    def _ads(self) -> dict[str, np.ndarray | None]:
         columns = self.columns
-        counts = np.unique(columns["impression"], return_counts=True)[1]  # ads stand impression by impression
-        return {"counts": counts, "ranks": columns["label"], "scores": columns["logit"], "ecpm": columns["ecpm"]}
+        _, first, counts = np.unique(
+            columns["impression"], return_index=True, return_counts=True
+        )  # ads stand together
+        ads = {"counts": counts, "ranks": columns["label"], "scores": columns["logit"], "ecpm": columns["ecpm"]}
+        return ads | {"weight": None if self.weight is None else self.weight[first]}
 
 
 @dataclass(frozen=True)
@@ -312,8 +316,10 @@ def _bootstraps(
         for name in names:
             for run, other in pairs:
                 mine, theirs = run.per_impression[name], other.per_impression[name]
-                defined = ~np.isnan(mine)  # the same ones in both runs
-                test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
+                weight = np.ones(len(mine)) if run.weight is None else run._ads["weight"]
+                defined = ~np.isnan(mine) & (weight > 0)  # the same ones in both runs
+                own = None if run.weight is None else weight[defined]
+                test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples, sample_weight=own)
                 tests[name, run.seed] = replace(test, method="impression bootstrap")
         return tests
     users = first.users

@@ -6,6 +6,8 @@
 - gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
   that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
 
+Weights of impressions, where the store has some, count in all of it: the shares, the means, the trees' fit, and the metrics.
+
 Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as
 `lmctr.data.impressions.store.ImpressionStore` has them.
 """
@@ -54,6 +56,7 @@ def impression_baseline_metrics(
         raise ValueError("baselines count by ad, but the ads have no categorical field; set data.baselines to false")
     parts = {part: np.asarray(rows) for part, rows in splits.items() if part != "train"}
     train = np.asarray(splits["train"])
+    train = train if store.weight is None else train[np.asarray(store.weight)[train] > 0]
     generator = np.random.default_rng([seed, 78])
     counting = _Counting(store, train, settings.m, generator)
     boosting = _Boosting(store, counting, generator, seed)
@@ -71,8 +74,9 @@ def impression_baseline_metrics(
         if store.oracle is not None:
             scores[BOUND] = np.asarray(store.oracle)[ads]
         ranks, ecpm = np.asarray(store.ranks)[ads], np.asarray(store.ecpm)[ads]
+        weight = None if store.weight is None else np.asarray(store.weight)[rows]
         for name, values in scores.items():
-            result.setdefault(name, {})[part] = evaluate_ranking(counts, ranks, values, ecpm, settings)
+            result.setdefault(name, {})[part] = evaluate_ranking(counts, ranks, values, ecpm, settings, weight)
     return result
 
 
@@ -92,8 +96,11 @@ class _Counting:
         self.targets = np.stack(
             [(place < m).astype(np.float64), np.asarray(store.ecpm)[self.ads].astype(np.float64)], 1
         )
-        self.prior = self.targets.mean(0)
-        self.sums = FoldSums(self.ids[self.ads], self.fold, max(sizes), (*self.targets.T, None))
+        weight = None if store.weight is None else np.asarray(store.weight, np.float64)[train][impression]
+        self.weight, counted = weight, np.ones(len(self.ads)) if weight is None else weight
+        self.prior = np.average(self.targets, axis=0, weights=weight)
+        columns = (*(self.targets * counted[:, None]).T, counted)
+        self.sums = FoldSums(self.ids[self.ads], self.fold, max(sizes), columns)
 
     def of(self, ads: np.ndarray) -> np.ndarray:
         """(R, 2) of some ads, from the whole training part."""
@@ -115,9 +122,7 @@ class _Boosting:
     """Trees on the fields of user and ad."""
 
     def __init__(self, store: Any, counting: _Counting, generator: np.random.Generator, seed: int) -> None:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        from lmctr.evaluation.weighted_trees import with_known_columns
+        from lmctr.evaluation.weighted_trees import BoostedTreesRegressor
 
         self.store, self.counting = store, counting
         chosen = np.arange(len(counting.ads))
@@ -126,12 +131,11 @@ class _Boosting:
         ads = counting.ads[chosen]
         users = np.searchsorted(store.offsets, ads, side="right") - 1
         features, categories = self._features(users, ads, counting.left_out(chosen))
-        self.trees = HistGradientBoostingRegressor(
+        self.trees = BoostedTreesRegressor(
             max_iter=200, learning_rate=0.1, categorical_features=categories, random_state=seed
         )
-        self.trees.fit(
-            with_known_columns(features, self.trees.min_samples_leaf), np.log1p(counting.targets[chosen, 1])
-        )
+        weight = None if counting.weight is None else counting.weight[chosen]
+        self.trees.fit(features, np.log1p(counting.targets[chosen, 1]), sample_weight=weight)
 
     def scores(self, rows: np.ndarray, ads: np.ndarray) -> np.ndarray:
         """(R,) predictions for the ads of some impressions."""
@@ -139,14 +143,14 @@ class _Boosting:
         return self.trees.predict(self._features(users, ads, self.counting.of(ads))[0])
 
     def _features(self, users: np.ndarray, ads: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        store, columns, categories = self.store, [counts], [False, False]
+        store, categories, numbers_read = self.store, [], [counts]
         for side, rows in (("user", users), ("ad", ads)):
             ids, numbers = getattr(store, f"{side}_input_ids"), getattr(store, f"{side}_numeric_values")
             if ids is not None:
                 small = [f for f in range(ids.shape[1]) if int(ids[:, f].max(initial=0)) < _MOST_CATEGORIES]
-                columns.append(np.asarray(ids)[rows][:, small])
-                categories += [True] * len(small)
+                categories.append(np.asarray(ids)[rows][:, small])
             if numbers is not None:
-                columns.append(np.asarray(numbers)[rows])
-                categories += [False] * numbers.shape[1]
-        return np.concatenate([c.astype(np.float32) for c in columns], axis=1), np.array(categories)
+                numbers_read.append(np.asarray(numbers)[rows])
+        widths = [sum(column.shape[1] for column in columns) for columns in (categories, numbers_read)]
+        columns = np.concatenate([column.astype(np.float32) for column in (*categories, *numbers_read)], axis=1)
+        return columns, np.repeat([True, False], widths)

@@ -46,26 +46,35 @@ class RankingSettings:
 
 
 def evaluate_ranking(
-    counts: ArrayLike, ranks: ArrayLike, scores: ArrayLike, ecpm: ArrayLike, settings: RankingSettings
+    counts: ArrayLike,
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    ecpm: ArrayLike,
+    settings: RankingSettings,
+    weight: ArrayLike | None = None,
 ) -> dict[str, float | int]:
     """Measure scores of ads.
 
     Args:
         counts: (B,) ads of each impression. ranks: (A,) v. scores: (A,). ecpm: (A,).
-        settings: see there.
+        settings: see there. weight: (B,) what each impression counts in the means, 0 and above; None: 1 each.
 
     Returns:
-        `revenue_ratio`, `ordered_pair_accuracy`, `ndcg`, `recall` (absent where no impression has a value), `<metric>_dropped`, the impressions
+        `revenue_ratio`, `ordered_pair_accuracy`, `ndcg`, `recall` (absent where no impression of a weight has a value), `<metric>_dropped`, the impressions
         that have none, and `num_samples`, B.
 
     Raises:
-        ValueError: arrays that differ in length, no impressions, NaN scores (with the impression and the ad).
+        ValueError: arrays that differ in length, no impressions, NaN scores (with the impression and the ad), wrong weights.
     """
     counts, columns = _columns(counts, {"ranks": ranks, "scores": scores, "ecpm": ecpm})
+    weight = None if weight is None else np.asarray(weight)
+    if weight is not None and weight.shape != counts.shape:
+        raise ValueError(f"weight has the shape {weight.shape}; {len(counts)} impressions have one each")
     stream = RankingMetrics(**vars(settings))
     for first, grids, mask in _grids(counts, columns):
         try:
-            stream.update(grids["ranks"], grids["scores"], grids["ecpm"], mask)
+            own = None if weight is None else weight[first : first + _CHUNK]
+            stream.update(grids["ranks"], grids["scores"], grids["ecpm"], mask, weight=own)
         except ValueError as error:
             if first:
                 raise ValueError(f"{error} (impressions counted from {first})") from error

@@ -127,7 +127,8 @@ def ordered_pair_accuracy_per_impression(
     step = max(1, _PAIRS_AT_ONCE // max(width * width, 1))
     for start in range(0, count, step):
         rows = slice(start, start + step)
-        v, s, real = ranks[rows], scores[rows], mask[rows]
+        used = mask[rows].any(axis=0)  # a few ads beside an impression of thousands are no thousands of pairs each
+        v, s, real = (array[rows][:, used] for array in (ranks, scores, mask))
         pair = (v[:, :, None] > v[:, None, :]) & real[:, :, None] & real[:, None, :]
         above = (pair & (s[:, :, None] > s[:, None, :])).sum(axis=(1, 2))
         equal = (pair & (s[:, :, None] == s[:, None, :])).sum(axis=(1, 2))
@@ -291,6 +292,7 @@ class RankingMetrics:
         self.num_impressions = self.num_empty = 0
         self._has_revenue: bool | None = None  # before the first batch
         self._sums = dict.fromkeys(self._NAMES, 0.0)
+        self._masses = dict.fromkeys(self._NAMES, 0.0)
         self._counts = dict.fromkeys(self._NAMES, 0)
 
     def update(
@@ -300,12 +302,14 @@ class RankingMetrics:
         ecpm: ArrayLike | None = None,
         mask: ArrayLike | None = None,
         m: int | ArrayLike | None = None,
+        weight: ArrayLike | None = None,
     ) -> None:
         """Add a batch of impressions.
 
         Args:
             ranks, scores, ecpm, mask: as in `revenue_ratio`. Without `ecpm` there is no R/R*; give it always or never.
             m: (B,) one per impression, instead of the m of the stream.
+            weight: (B,) what each impression counts in the means, 0 and above; one of 2 equals the impression given twice. None: 1 each.
 
         Raises:
             ValueError: as the functions; no m; batches with and without eCPM.
@@ -321,13 +325,15 @@ class RankingMetrics:
         # All of them before any is added: a bad batch adds nothing.
         values = metrics_per_impression(ranks, scores, ecpm, mask, {**self.settings, "m": m})
         _, real = _grids({"scores": scores}, mask)
+        weight = np.ones(len(real)) if weight is None else _weights(weight, len(real))
         self._has_revenue = ecpm is not None
         self.num_impressions += len(real)
         self.num_empty += int((~real.any(axis=1)).sum())
         for name, value in values.items():
-            defined = value[~np.isnan(value)]
-            self._sums[name] += float(defined.sum())
-            self._counts[name] += len(defined)
+            defined = ~np.isnan(value)
+            self._sums[name] += float((weight[defined] * value[defined]).sum())
+            self._masses[name] += float(weight[defined].sum())
+            self._counts[name] += int(defined.sum())
 
     def merge(self, other: RankingMetrics) -> RankingMetrics:
         """Add what another stream (of another process) saw; returns self. ValueError: other settings."""
@@ -341,6 +347,7 @@ class RankingMetrics:
         self.num_empty += other.num_empty
         for name in self._NAMES:
             self._sums[name] += other._sums[name]
+            self._masses[name] += other._masses[name]
             self._counts[name] += other._counts[name]
         return self
 
@@ -348,7 +355,7 @@ class RankingMetrics:
         """The means, and how many impressions each of them leaves out.
 
         Returns:
-            "revenue_ratio" (with eCPM), "ordered_pair_accuracy", "ndcg", "recall": floats, None where no impression has a value;
+            "revenue_ratio" (with eCPM), "ordered_pair_accuracy", "ndcg", "recall": floats, None where no impression of a weight has a value;
             "<metric>_dropped": impressions without a value; "num_impressions"; "num_empty": impressions without ads.
 
         Raises:
@@ -360,9 +367,9 @@ class RankingMetrics:
         for name in self._NAMES:
             if name == "revenue_ratio" and not self._has_revenue:
                 continue
-            count = self._counts[name]
-            result[name] = self._sums[name] / count if count else None
-            result[f"{name}_dropped"] = self.num_impressions - count
+            mass = self._masses[name]
+            result[name] = self._sums[name] / mass if mass else None
+            result[f"{name}_dropped"] = self.num_impressions - self._counts[name]
         return result | {"num_impressions": self.num_impressions, "num_empty": self.num_empty}
 
 
@@ -521,6 +528,18 @@ def _counts(value: int | ArrayLike, rows: int, name: str) -> np.ndarray:
         row = int(np.flatnonzero(array < 0)[0])
         raise ValueError(f"{name} must not be negative, got {array[row]} at impression {row}")
     return array.astype(np.int64)
+
+
+def _weights(values: ArrayLike, rows: int) -> np.ndarray:
+    """(B,) float64 weights of impressions."""
+    weight = np.asarray(plain(values, "weight"), dtype=np.float64)
+    if weight.shape != (rows,):
+        raise ValueError(f"weight must have shape ({rows},), one per impression, got {weight.shape}")
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"weight must be finite and not negative, got {weight[row]} at impression {row}")
+    return weight
 
 
 def _mean(values: np.ndarray, name: str, need: str) -> float:

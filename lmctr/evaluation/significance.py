@@ -161,7 +161,8 @@ def cluster_bootstrap_tests(
     seed: int = 0,
 ) -> list[list[PairedTest]]:
     """`cluster_bootstrap_test` of several pairs of scores of the same samples by several metrics, under the same draws: for each pair a test
-    per metric. `sample_weight`: (S,) the samples' own weights, by which those of a draw are multiplied.
+    per metric. `sample_weight`: (S,) the samples' own weights, by which those of a draw are multiplied; one of 0 is as if it
+    were not there.
 
     Raises:
         ValueError: as `cluster_bootstrap_test`.
@@ -173,6 +174,9 @@ def cluster_bootstrap_tests(
     ]
     own = _check_weight(sample_weight, labels)
     codes, num_clusters = _encode_groups(clusters, len(labels))
+    if own is not None:  # nobody draws samples of weight 0
+        kept, codes = np.unique(np.where(own > 0, codes, num_clusters), return_inverse=True)
+        num_clusters = int((kept < num_clusters).sum())
     if num_clusters < 2:
         raise ValueError("cluster_bootstrap_test needs at least two clusters; got one")
     measures = [[[of_weights(metric, *side, own) for side in pair] for metric in metrics] for pair in checked]
@@ -182,11 +186,8 @@ def cluster_bootstrap_tests(
     open_ones = [(i, k) for i in range(len(pairs)) for k in range(len(metrics))]
     failures = dict.fromkeys(open_ones, 0)
     while open_ones:
-        weight = generator.multinomial(num_clusters, even)[codes].astype(np.float64)
-        if own is not None:
-            weight *= own
-            if not weight.any():
-                continue
+        drawn = generator.multinomial(num_clusters, even)
+        weight = drawn.astype(np.float64)[codes] if own is None else np.append(drawn, 0)[codes] * own
         for i, k in open_ones:
             measure_a, measure_b = measures[i][k]
             try:
@@ -231,10 +232,12 @@ def paired_bootstrap_test(
     num_resamples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
+    sample_weight: ArrayLike | None = None,
 ) -> PairedTest:
     """Bootstrap over runs of the mean of the paired differences; percentile interval, p value as `cluster_bootstrap_test`.
 
-    With three seeds a bootstrap has ten different draws: read it as a range, and prefer the t test there.
+    With three seeds a bootstrap has ten different draws: read it as a range, and prefer the t test there. `sample_weight`: weights above 0 of the
+    pairs, by which means are taken.
 
     Raises:
         ValueError: lengths that differ, fewer than two pairs, fewer than 100 resamples, non-finite values.
@@ -245,8 +248,13 @@ def paired_bootstrap_test(
     generator = np.random.default_rng(seed)
     step = max(1, _DRAWS_AT_ONCE // len(gaps))
     sizes = [min(step, num_resamples - start) for start in range(0, num_resamples, step)]
-    means = [gaps[generator.integers(len(gaps), size=(size, len(gaps)))].mean(axis=1) for size in sizes]
-    values = a.mean(), b.mean(), gaps.mean()
+    draws = (generator.integers(len(gaps), size=(size, len(gaps))) for size in sizes)
+    weight = _check_weight(sample_weight, gaps)
+    if weight is None:
+        means = [gaps[drawn].mean(axis=1) for drawn in draws]
+    else:
+        means = [(weight * gaps)[drawn].sum(axis=1) / weight[drawn].sum(axis=1) for drawn in draws]
+    values = tuple(float(np.average(own, weights=weight)) for own in (a, b, gaps))
     return _bootstrap_result("paired bootstrap", values, np.concatenate(means), confidence, len(gaps))
 
 

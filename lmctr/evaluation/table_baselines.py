@@ -3,7 +3,8 @@
 Both see a categorical value as its positive rate on the training part, smoothed towards the training part's rate. The model on top is
 fitted on rates that leave the row itself out (each row's rates come from the other four of five random folds), else it would
 trust the rates of rare values, which then hold the row's own label. Validation and test rows get the rates of the whole
-training part. Nothing is fitted on validation and test rows.
+training part. Weights count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out.
+Nothing is fitted on validation and test rows.
 
 Tables are read by attribute (`lmctr.data.tables.store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
 `numeric_values` (S, Nn), `sequence_ids` (S, N, L), `labels` (S,), `groups` (S,), `weight` (S,), each array or None.
@@ -38,7 +39,7 @@ class TableFeatures:
             sequence as the mean of its values' log-odds.
         numbers: part to (R, Nn) float32 values of the numeric fields.
         counts: part to (R, F) float32, log(1 + training rows) with the categorical value, the row itself left out.
-        fitted: (R',) places in the training part of the rows that "train" holds here.
+        fitted: (R',) places of the rows that "train" holds here, in the training part without rows of no label or of weight 0.
     """
 
     rates: dict[str, np.ndarray]
@@ -68,8 +69,7 @@ def table_features(
     """
     if not strength > 0:
         raise ValueError(f"strength must be greater than 0, got {strength}")
-    train = np.asarray(splits["train"])
-    train = train[first_labels(table)[train] >= 0]
+    train = _counted_rows(table, splits)
     labels = first_labels(table)[train].astype(np.float64)
     shared.check_classes(labels, "the train part", "rows")
     generator = np.random.default_rng([seed, 77])
@@ -210,5 +210,11 @@ def _probabilities(
 
 def _fitted_rows(table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures) -> np.ndarray:
     """The training rows of `features` in the table."""
+    return _counted_rows(table, splits)[features.fitted]
+
+
+def _counted_rows(table: Any, splits: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The training rows that have a label, and a weight above 0."""
     rows = np.asarray(splits["train"])
-    return rows[first_labels(table)[rows] >= 0][features.fitted]
+    rows = rows[first_labels(table)[rows] >= 0]
+    return rows if table.weight is None else rows[np.asarray(table.weight)[rows] > 0]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 _BINS = 255  # scikit-learn's `max_bins`
 _KNOWN = 1e-4  # share of rows: bins come from 200,000 of them at most
 
 
-class BoostedTreesClassifier(HistGradientBoostingClassifier):
+class _BoostedTrees:
     """scikit-learn's boosted trees, several times as fast on weighted rows.
 
     From scikit-learn 1.8 on bins of weighted rows have equal weights, for which each column is sorted 254 times. Here one sort tells all; the trees
     are fitted on the numbers of the bins, then their thresholds are put back. Where trees are stopped early, or rows are more than 200,000, the
     bins are those of all rows, not of the part, or the sample, that scikit-learn takes them from; else the trees are the same.
 
-    Columns are numbers, NaN where missing, and labels of two classes.
+    Columns are numbers, NaN where missing; those of `categorical_features`, of at most 255 values, come first.
     """
 
-    def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> BoostedTreesClassifier:
+    def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> Self:
         """Fits on (N, C) columns and (N,) labels; `sample_weight`: (N,), or None."""
         if sample_weight is None:
             return super().fit(with_known_columns(X, self.min_samples_leaf), y)
@@ -39,6 +41,14 @@ class BoostedTreesClassifier(HistGradientBoostingClassifier):
                     lower = present[place][np.searchsorted(present[place], between) - 1]
                     nodes["num_threshold"][node] = thresholds[place][int(lower)]
         return self
+
+
+class BoostedTreesClassifier(_BoostedTrees, HistGradientBoostingClassifier):
+    __doc__ = f"{_BoostedTrees.__doc__.rstrip()} Labels of two classes."
+
+
+class BoostedTreesRegressor(_BoostedTrees, HistGradientBoostingRegressor):
+    __doc__ = f"{_BoostedTrees.__doc__.rstrip()} Labels are numbers."
 
 
 def with_known_columns(X: np.ndarray, min_samples_leaf: int, weight: np.ndarray | None = None) -> np.ndarray:

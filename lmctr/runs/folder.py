@@ -495,8 +495,8 @@ def check_same_data(runs: Iterable[RunFolder]) -> None:
 
 
 def unlike_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The checksum by which two `data.json` are not of the same data, None where they are. Of texts and sequences, and of runs of up to 0.1.0,
-    there is none of the inputs."""
+    """The checksum by which two `data.json` are not of the same data, None where they are. Of the inputs there is none of
+    runs of up to 0.1.0, and of texts and sequences one of the weights alone."""
     for key in ("fingerprint", "inputs_fingerprint"):
         both = one.get(key), other.get(key)
         if both[0] != both[1] and (key == "fingerprint" or None not in both):

@@ -39,18 +39,29 @@ def window_fingerprint(window: Any) -> str:
 
 
 def _tokenizer_hash(tokenizer: Any) -> bytes:
-    """Hash over vocabulary and rules; kept per tokenizer, because writing out a large one takes half a second."""
-    size, known = _TOKENIZERS.get(tokenizer, (None, b""))
-    if size == len(tokenizer):
-        return known
+    """Hash over vocabulary and rules; kept per tokenizer, because writing out a large one takes half a second. What its last call was to cut and pad
+    to, which a tokenizer remembers, is no rule."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    rules = [repr(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
+    version = (len(tokenizer), *rules)
+    before, known = _TOKENIZERS.get(tokenizer, (None, b""))
+    if before == version:
+        return known
+    if backend is None:
+        text = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:
+        text = backend.to_str()
+        if backend.truncation is not None or backend.padding is not None:
+            plain = type(backend).from_str(text)
+            plain.no_truncation()
+            plain.no_padding()
+            text = plain.to_str()
     known = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    _TOKENIZERS[tokenizer] = (len(tokenizer), known)
+    _TOKENIZERS[tokenizer] = (version, known)
     return known
 
 
-_TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[int, bytes]] = weakref.WeakKeyDictionary()
+_TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], bytes]] = weakref.WeakKeyDictionary()
 
 # Written by whoever saves or loads; no part of what the model computes.
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype", "auto_map")

@@ -76,10 +76,21 @@ class KeyedRows:
         """(K, R) sums of `values` (K, R) over the earlier rows."""
         return self._before(scan(~self.new_key, values[:, self.order]))
 
-    def fading_by_event(self, values: np.ndarray, counts: np.ndarray, half_life: float) -> np.ndarray:
-        """(K, R) sums in which each later row that counts (R,) makes a row weigh 2 ** (-1 / half_life) of what it did."""
-        keep = np.where(counts[self.order], 0.5 ** (1 / half_life), 1.0) * ~self.new_key
-        return self._before(scan(keep, values[:, self.order]))
+    def fading_by_event(
+        self, values: np.ndarray, counts: np.ndarray, half_life: float, has_order: bool = True
+    ) -> np.ndarray:
+        """(K, R) sums in which each later row that counts (R,) makes a row weigh 2 ** (-1 / half_life) of what it did.
+
+        `has_order`: rows of one second come one after the other as they stand; else none is the later one, and each of them weighs what it does in the
+        mean over their orders.
+        """
+        counts, values, step = counts[self.order], values[:, self.order], 0.5 ** (1 / half_life)
+        if has_order:
+            return self._before(scan(np.where(counts, step, 1.0) * ~self.new_key, values))
+        alike = np.bincount(self.end, counts, len(self.row))[self.end]  # rows of its second that count
+        weight = (1 - step**alike) / ((1 - step) * np.maximum(alike, 1))
+        keep = np.where(self.end == self.row, step**alike, 1.0) * ~self.new_key
+        return self._before(scan(keep, values * weight))
 
     def fading_by_day(self, values: np.ndarray, half_life: float) -> np.ndarray:
         """(K, R) sums in which a row weighs 2 ** (-days / half_life)."""

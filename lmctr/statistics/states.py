@@ -116,7 +116,10 @@ def key_states(keyed: KeyedRows, signals: Mapping[str, np.ndarray], rows: list[S
         counts = ~np.isnan(signals[base])
         values = np.nan_to_num(np.stack([counts, *(signals[name] for name in names)]))
         if kind == "events":
-            sums = keyed.fading_by_event(values, counts, half_life)
+            of_user = all(
+                row.family != "item" for row in rows
+            )  # users' events have an order; of an item's it would be that of its users' ids
+            sums = keyed.fading_by_event(values, counts, half_life, has_order=of_user)
         else:
             sums = keyed.fading_by_day(values, half_life) if kind else keyed.sums(values)
         end = suffix(kind, half_life)

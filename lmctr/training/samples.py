@@ -32,7 +32,8 @@ def own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[st
     ecpm = _ecpm(dataset)
     if ecpm is None:
         return None
-    return evaluate_ranking(sample_values(dataset, "lengths"), labels, logits, ecpm, RankingSettings())
+    counts, weight = sample_values(dataset, "lengths"), sample_values(dataset, "sample_weight")
+    return evaluate_ranking(counts, labels, logits, ecpm, RankingSettings(), weight)
 
 
 def _ecpm(dataset: Any) -> np.ndarray | None:

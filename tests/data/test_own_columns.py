@@ -165,6 +165,23 @@ def test_iso_texts_of_parquet(tmp_path, times, spec, seconds):
     assert log.time.tolist() == seconds
 
 
+def test_names_of_zones_are_read_where_they_say_an_offset(tmp_path):
+    """CEST was read over as if it were UTC, two hours off."""
+    columns = {"user": "u", "item": "i", "time": {"column": "t", "format": "%Y-%m-%d %H:%M %Z"}, "label": "y"}
+
+    def loaded(*times):
+        pq.write_table(pa.table({"u": [1, 1], "i": [1, 2], "t": times, "y": [0, 1]}), tmp_path / "e.parquet")
+        return load(tmp_path / "e.parquet", kind="log", columns=columns).time.tolist()
+
+    assert loaded("2024-07-01 10:00 UTC", "2024-07-01 10:01 GMT") == [1719828000, 1719828060]
+    with pytest.raises(
+        ValueError, match=r"row 2: '2024-07-01 12:00 CEST'.*UTC and GMT are read; for another one state `timezone`"
+    ):
+        loaded("2024-07-01 10:00 UTC", "2024-07-01 12:00 CEST")
+    columns["time"]["timezone"] = "Europe/Berlin"
+    assert loaded("2024-07-01 12:00 CEST", "2024-12-01 12:00 CET") == [1719828000, 1733050800]
+
+
 @pytest.mark.parametrize(
     ("column", "values", "says"),
     [

@@ -16,6 +16,8 @@ from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.options import UserSampleOptions
 from lmctr.data.sampling import sample_data
+from lmctr.evaluation.comparison import read_predictions
+from lmctr.evaluation.ranking_evaluator import RankingSettings, ranking_per_impression
 
 COUNT = 90
 
@@ -237,3 +239,40 @@ def test_schemas_of_another_kind_are_told(tmp_path):
         load_impressions(tmp_path / "table.yaml")
     with pytest.raises(ValueError, match=r"read through a schema: see lmctr\.data\.impressions\.load"):
         lmctr.runs.starting.recipe_for_file(lmctr.runs.options.TrainOptions(recipe="ads.csv", model="two_tower"))
+
+
+def test_weights_of_impressions_count_in_all_that_is_measured(tmp_path):
+    table = rows()
+    number = table["request"].str[1:].astype(int)
+    table["w"] = number % 3  # a third of them weighs nothing
+    path = schema(tmp_path, table, columns={"weight": "w"})
+    recipe = {
+        "data": {"name": str(path), "metrics": {"m": 2}},
+        "model": {"family": "retrieval_mlp", "embedding_dim": 4, "hidden_units": [8]},
+        "training": {"stage2_epochs": 1},
+    }
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run", quiet=True)
+    scores = read_predictions(run.path)
+    assert {0.0, 1.0, 2.0} == set(scores.weight)
+    for name, value in scores.metrics.items():
+        assert run.metrics["test"][name] == pytest.approx(value)
+    ads = {name: scores.columns[name] for name in ("ecpm", "label", "logit")}
+    _, starts, counts = np.unique(scores.columns["impression"], return_index=True, return_counts=True)
+    values = ranking_per_impression(counts, ads["label"], ads["logit"], ads["ecpm"], RankingSettings(m=2))
+    for name, own in values.items():
+        twice = np.repeat(own, scores.weight[starts].astype(int))  # an impression of weight 2 is two of them
+        assert run.metrics["test"][name] == pytest.approx(np.nanmean(twice), abs=1e-9)
+    table["w"] = np.where(number < 80, 1, 0)
+    recipe["data"]["name"] = str(schema(tmp_path, table, columns={"weight": "w"}))
+    with pytest.raises(
+        ValueError, match="test part has no ad with an eCPM above 0 in an impression of a weight above 0"
+    ):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "none", quiet=True)
+
+
+def test_impressions_without_times_have_no_age_which_is_told_before_they_are_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImpressionStore, "build", lambda *_: pytest.fail("a store was built"))
+    path = schema(tmp_path, rows(), columns={"time": None}, split={"rule": "random"})
+    recipe = {"data": {"name": str(path)}, "model": {"family": "two_tower"}, "training": {"recency_half_life": 3}}
+    with pytest.raises(ValueError, match=r"recency_half_life=3\.0 needs the time of each training sample"):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "run", quiet=True)

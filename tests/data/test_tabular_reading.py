@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import textwrap
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -460,6 +461,20 @@ def test_floats_of_sixteen_bits_are_values():
     processor = TabularFeatureProcessor([{"name": "x", "type": "categorical"}], label=None).fit(table)
     assert processor([{"x": "0.1"}, {"x": 2}])["input_ids"].tolist() == processor(table[:2])["input_ids"].tolist()
     assert processor([{"x": np.float16(2)}])["input_ids"].item() == processor([{"x": 2}])["input_ids"].item()
+
+
+def test_the_name_of_a_zone_is_that_of_no_machine(monkeypatch):
+    """strptime takes the names that the machine's own zone has, and reads over them."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        rows = Rows(pa.table({"t": ["2024-07-01 10:00 UTC", "2024-07-01 10:00 GMT"]}))
+        assert seconds_of(rows, "t", "%Y-%m-%d %H:%M %Z").tolist() == [1719828000] * 2
+        with pytest.raises(ValueError, match=r"are no times .row 1: '2024-07-01 12:00 CEST'"):
+            seconds_of(Rows(pa.table({"t": ["2024-07-01 12:00 CEST"]})), "t", "%Y-%m-%d %H:%M %Z")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_zone_of_a_time_in_a_format_counts():

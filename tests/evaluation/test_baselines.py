@@ -1,6 +1,7 @@
 """Baselines: every feature against a plain loop over all earlier events, no look at the future, quality on a planted log."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -213,6 +214,20 @@ def test_weights_and_seed_reach_the_fit():
     first = boosted(plain, splits)["test"]
     assert (first != boosted(weighted, splits)["test"]).any()
     np.testing.assert_array_equal(first, boosted(plain, splits)["test"])
+
+
+def test_samples_of_weight_0_are_left_out_of_the_fits():
+    weight = np.random.default_rng(0).integers(0, 3, 2000).astype(np.float64)
+    log = make_log(6, num_events=2000, weight=weight)
+    splits = make_splits(log)
+    samples = baselines._Samples(log, splits, ("full",))
+    kept = log.weight[splits.train] > 0
+    without = SimpleNamespace(**vars(samples))  # of the same reader, whose scales count events
+    without.events = samples.events | {"train": splits.train[kept]}
+    without.raw = samples.raw | {"train": samples.raw["train"][kept]}
+    for make in (baselines._Linear, partial(baselines._Trees, seed=0)):
+        one, other = (baselines._fitted(each, make, False)["test"] for each in (samples, without))
+        np.testing.assert_array_equal(one, other)
 
 
 def test_forty_five_thousand_events_take_seconds():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lmctr.evaluation import ranking_metrics
 from lmctr.evaluation.comparison import compare_groups, mean_and_spread, read_predictions
 from lmctr.evaluation.impression_baselines import impression_baseline_metrics
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking, ranking_per_impression
+from lmctr.utils.ragged import ragged_arange
 
 COUNTS = np.array([2, 1, 4, 3])
 RANKS = np.array([2, 1, 1, 4, 3, 2, 1, 3, 2, 1.0])
@@ -85,7 +87,71 @@ def test_wrong_lengths_are_named():
         evaluate_ranking([], [], [], [], SETTINGS)
 
 
+def test_a_weight_is_the_impression_so_many_times(monkeypatch):
+    from lmctr.evaluation import ranking_evaluator
+
+    weight = np.array([3, 0, 1, 2])
+    flat = [
+        np.concatenate([part for own, part in zip(weight, ragged(values)) for _ in range(own)])
+        for values in (RANKS, SCORES, ECPM)
+    ]
+    expected = evaluate_ranking(np.repeat(COUNTS, weight), *flat, SETTINGS)
+    for chunk in (4096, 2):
+        monkeypatch.setattr(ranking_evaluator, "_CHUNK", chunk)
+        found = evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS, weight)
+        for name in SETTINGS.titles():
+            assert found[name] == pytest.approx(expected[name], abs=1e-12)
+    assert found != evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS)
+    streams = [ranking_metrics.RankingMetrics(m=1, k=2, ndcg_k=3) for _ in range(2)]
+    for stream, own in zip(streams, (slice(0, 2), slice(2, 4))):
+        stream.update(*(ragged(values)[own] for values in (RANKS, SCORES, ECPM)), weight=weight[own])
+    merged = streams[0].merge(streams[1]).compute()
+    assert merged["ndcg"] == pytest.approx(expected["ndcg"])
+    without = evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS, np.array([0, 1, 0, 0]))
+    assert without["recall"] == 1
+    assert "ordered_pair_accuracy" not in without, "only an impression of one ad counts"
+    for wrong, message in (
+        ([1, 1], r"weight has the shape \(2,\); 4 impressions"),
+        ([1, -1, 0, 0], "not negative, got -1.0 at impression 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS, wrong)
+
+
 # rivals
+
+
+def chosen(store, rows, weight):
+    """Some impressions of a store, with weights."""
+    counts, ads = store.counts[rows], ragged_arange(store.offsets[:-1][rows], store.counts[rows])
+    names = ("ranks", "ecpm", "oracle", "ad_input_ids", "ad_numeric_values")
+    arrays = {name: None if (own := getattr(store, name)) is None else own[ads] for name in names}
+    arrays |= {
+        name: None if (own := getattr(store, name)) is None else own[rows]
+        for name in ("user_input_ids", "user_numeric_values")
+    }
+    return SimpleNamespace(counts=counts, offsets=np.r_[0, np.cumsum(counts)], weight=weight, **arrays)
+
+
+def test_baselines_count_weights(store):
+    rng, splits, settings = np.random.default_rng(0), parts(store), RankingSettings(m=4)
+    rows = np.concatenate([splits["train"], splits["test"]])
+    num_train, weight = len(splits["train"]), rng.integers(0, 3, len(rows))
+    more = np.repeat(rows, weight)
+    several = int(weight[:num_train].sum())
+    one = chosen(store, rows, weight.astype(np.float32))
+    other = chosen(store, more, None)
+    found = impression_baseline_metrics(
+        one, {"train": np.arange(num_train), "test": np.arange(num_train, len(rows))}, settings
+    )
+    expected = impression_baseline_metrics(
+        other, {"train": np.arange(several), "test": np.arange(several, len(more))}, settings
+    )
+    for name in ("popularity", "mean_ecpm", "best_reachable"):
+        for metric in settings.titles():
+            assert found[name]["test"][metric] == pytest.approx(expected[name]["test"][metric], abs=1e-9)
+    trees = (own["ad_gradient_boosting"]["test"]["revenue_ratio"] for own in (found, expected))
+    assert next(trees) == pytest.approx(next(trees), abs=0.05)  # whose leaves and folds count impressions
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +217,7 @@ def test_baselines_see_nothing_of_the_part_that_they_are_measured_on(store):
 # runs side by side
 
 
-def write_run(folder, scores, seed, metrics=None):
+def write_run(folder, scores, seed, metrics=None, weight=None):
     folder.mkdir()
     impression = np.repeat([3, 5, 8, 9], COUNTS)
     table = pa.table(
@@ -163,6 +229,8 @@ def write_run(folder, scores, seed, metrics=None):
             "logit": pa.array(scores, pa.float32()),
         }
     )
+    if weight is not None:
+        table = table.append_column("weight", pa.array(np.repeat(weight, COUNTS), pa.float32()))
     (folder / "predictions").mkdir()
     pq.write_table(
         table.take(pa.array(np.random.default_rng(seed).permutation(10))), folder / "predictions" / "test.parquet"
@@ -185,6 +253,19 @@ def test_stored_scores_give_the_metrics_again_and_paired_tests(tmp_path):
     assert of_seed.method == "impression bootstrap"
     assert of_seed.num_pairs == 3
     assert of_seed.difference == pytest.approx((2 / 5 + 4 / 9 + 1) / 3 - 1)
+
+
+def test_stored_weights_count_in_metrics_and_tests(tmp_path):
+    weight = np.array([3, 1, 1, 0.0])
+    mine, theirs = (
+        read_predictions(write_run(tmp_path / name, scores, 0, weight=weight))
+        for name, scores in (("a", SCORES), ("b", RANKS))
+    )
+    assert mine.metrics == pytest.approx(evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS, weight))
+    of_ratio = next(entry.test for entry in compare_groups([mine], [theirs], 200) if entry.metric == "revenue_ratio")
+    assert of_ratio.num_pairs == 2
+    assert of_ratio.difference == pytest.approx((3 * 2 / 5 + 4 / 9) / 4 - 1)
+    assert of_ratio.difference == pytest.approx(mine.metrics["revenue_ratio"] - theirs.metrics["revenue_ratio"])
 
 
 def test_runs_that_count_other_metrics_are_not_compared(tmp_path):

@@ -1,6 +1,7 @@
 """Metrics on impressions against loops, and their properties."""
 
 import itertools
+import time
 
 import evaluate
 import numpy as np
@@ -302,3 +303,13 @@ def test_evaluate_modules(name, extra, options, tmp_path):
     module = evaluate.load(evaluate_module_path(name), cache_dir=str(tmp_path))
     expected = getattr(metrics, name)(ranks, scores, *extra.values(), **options)
     assert module.compute(predictions=scores, references=ranks, **extra, **options) == {name: pytest.approx(expected)}
+
+
+def test_few_ads_beside_an_impression_of_many_cost_their_own_pairs():
+    """Two hundred of three ads beside one of 3,000: at 9 million pairs each they took five seconds, now a twentieth of one."""
+    draw = np.random.default_rng(0)
+    ranks, scores = ([draw.integers(0, 9, n) for n in (3000, *[3] * 200)] for _ in range(2))
+    began = time.perf_counter()
+    found = ordered_pair_accuracy_per_impression(ranks, scores)
+    assert time.perf_counter() - began < 2
+    np.testing.assert_array_equal(found[1:], ordered_pair_accuracy_per_impression(ranks[1:], scores[1:]))

@@ -219,15 +219,47 @@ def test_what_does_not_depend_on_the_draw_is_done_once(scores, monkeypatch):
     assert len(checks) == 8  # two scores by four metrics
 
 
-def test_draws_of_samples_without_weight_are_drawn_again():
-    """A draw of the first three of six samples comes once in 64, and their weights are 0."""
-    labels, weights = np.array([1, 0, 1, 1, 0, 0]), np.array([0, 0, 0, 1, 1, 1])
-    metric = partial(metrics.log_loss, from_logits=True)
-    test = significance.cluster_bootstrap_tests(
-        labels, [(np.arange(6), np.zeros(6))], np.arange(6), [metric], weights, num_resamples=1000
-    )[0][0]
-    assert test.value_a == metrics.log_loss(labels[3:], [3, 4, 5], from_logits=True)
-    assert np.isfinite(test.confidence_interval).all()
+@pytest.mark.parametrize("users", [np.arange(300), np.arange(300) // 6], ids=["samples", "users"])
+def test_samples_without_weight_are_as_if_they_were_not_there(scores, users):
+    labels, a, b = scores
+    weights = np.random.default_rng(2).integers(0, 3, 300).astype(np.float64)
+    weights[60:120] = 0
+    measures = [partial(metrics.log_loss, from_logits=True), metrics.auc]
+    found, expected = (
+        significance.cluster_bootstrap_tests(
+            labels[rows], [(a[rows], b[rows])], users[rows], measures, weights[rows], num_resamples=200
+        )[0]
+        for rows in (np.arange(300), np.flatnonzero(weights))
+    )
+    for one, other in zip(found, expected):
+        assert one.num_pairs == other.num_pairs < len(np.unique(users))
+        assert one.standard_error == pytest.approx(other.standard_error, rel=1e-9)
+        assert one.p_value == other.p_value
+
+
+def test_weights_of_clusters_are_repeated_samples(scores):
+    labels, a, b = scores
+    weights, users = np.random.default_rng(2).integers(0, 3, 300), np.arange(300) // 6
+    rows = np.repeat(np.arange(300), weights)
+    one = significance.cluster_bootstrap_tests(labels, [(a, b)], users, [metrics.auc], weights, num_resamples=200)
+    other = significance.cluster_bootstrap_tests(
+        labels[rows], [(a[rows], b[rows])], users[rows], [metrics.auc], num_resamples=200
+    )
+    assert one[0][0].standard_error == pytest.approx(other[0][0].standard_error, rel=1e-9)
+
+
+def test_a_bootstrap_of_weighted_pairs_takes_their_means():
+    a, b = np.random.default_rng(0).normal(size=(2, 50))
+    weight = np.random.default_rng(1).uniform(0.1, 3, 50)
+    plain, even = (
+        significance.paired_bootstrap_test(a, b, 500, sample_weight=given) for given in (None, np.full(50, 2.0))
+    )
+    assert even.standard_error == pytest.approx(plain.standard_error)
+    found = significance.paired_bootstrap_test(a, b, 500, sample_weight=weight)
+    assert found.difference == pytest.approx(np.average(a - b, weights=weight))
+    drawn = np.random.default_rng(0).integers(50, size=(500, 50))
+    means = [np.average((a - b)[own], weights=weight[own]) for own in drawn]
+    assert found.standard_error == pytest.approx(np.std(means, ddof=1))
 
 
 def test_a_metric_that_most_draws_do_not_define_is_an_error():

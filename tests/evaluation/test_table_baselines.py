@@ -9,6 +9,7 @@ from lmctr.evaluation.metrics import auc
 from lmctr.evaluation.table_baselines import (
     NUM_FOLDS,
     table_baseline_metrics,
+    table_baseline_predictions,
     table_counting_baseline,
     table_features,
     table_gradient_boosting_baseline,
@@ -122,6 +123,21 @@ def test_sequences_groups_weights_and_a_limit_of_rows():
     train = splits["train"]
     prior = np.average(table.labels[train], weights=table.weight[train])
     np.testing.assert_allclose(features.rates["train"][features.fitted < 5, 5], np.log(prior / (1 - prior)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_rows_of_weight_0_are_left_out(refit):
+    table, _ = make_table(3000)
+    table.weight = np.random.default_rng(1).integers(0, 3, 3000).astype(np.float32)
+    splits, kept = parts(3000), np.flatnonzero(table.weight)
+    less = SimpleNamespace(**{name: None if own is None else own[kept] for name, own in vars(table).items()})
+    splits_of_less = {part: np.flatnonzero(np.isin(kept, rows)) for part, rows in splits.items()}
+    found, expected = (
+        table_baseline_predictions(one, own, refit=refit) for one, own in ((table, splits), (less, splits_of_less))
+    )
+    for name in found:
+        of_kept = np.flatnonzero(table.weight[splits["test"]])
+        np.testing.assert_allclose(found[name]["test"][of_kept], expected[name]["test"], rtol=1e-6)
 
 
 def test_same_seed_same_scores():

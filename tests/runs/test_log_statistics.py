@@ -1,8 +1,10 @@
 """`data.statistics` in recipes of sequences and of tables that read a log."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from lmctr.runs import train
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs import input_of
 from lmctr.runs.options import TrainOptions
@@ -117,3 +119,29 @@ def test_users_who_think_alike_say_what_a_user_will_think(tmp_path, monkeypatch)
     monkeypatch.setattr(factors, "_scores", lambda *given: counted.append(1) or count(*given))
     _baselines_gain_by("factors", tmp_path / "alike.csv")
     assert counted == [1]  # for fit, samples and baselines of both families
+
+
+def test_users_of_one_event_each_have_no_statistics_of_their_own_and_no_history(tmp_path):
+    rng, count = np.random.default_rng(0), 400
+    rows = {"user_id": np.arange(count), "item_id": rng.integers(0, 9, count), "ts": 1_600_000_000 + np.arange(count)}
+    pd.DataFrame(rows | {"clicked": rng.integers(0, 2, count)}).to_csv(tmp_path / "log.csv", index=False)
+    recipe = {
+        "data": {
+            "name": str(tmp_path / "log.yaml"),
+            "options": {"history_length": 5},
+            "statistics": ["full"],
+            "baselines": False,
+        },
+        "model": {"family": "dnn", "embedding_dim": 2, "hidden_units": [4]},
+        "training": {"max_steps": 1},
+    }
+    (tmp_path / "log.yaml").write_text(
+        "events: log.csv\ncolumns: {user: user_id, item: item_id, time: ts, label: clicked}\n"
+    )
+    run = train(recipe, output_dir=tmp_path / "run", quiet=True)
+    names = {field.name for field in run.processor.fields}
+    assert {"user_rate", "item_rate", "item_rate_5_events", "item_age"} <= names
+    assert not {"last_5_mean", "seconds_since_first_event", "liked_items", "other_items"} & names
+    assert run.evaluate("test")["auc"] == pytest.approx(run.metrics["test"]["auc"])
+    asked = [{"user_id": user, "item_id": 3, "ts": 1_600_000_400} for user in (5, 999)]
+    assert np.isfinite(run.predict(asked)).all()

@@ -11,8 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
 from test_score import SETTINGS
+from tokenizers.normalizers import Lowercase
 
 from lmctr.serving import UserState, register_scorer, score, scorer_for
+from lmctr.serving.fingerprint import settings_fingerprint
 
 BIAS = {"sink_bias_layers": "all", "sink_bias_scale_init": 3.0}
 
@@ -363,3 +365,18 @@ def test_scorers_are_registered_by_family():
         register_scorer("ctr_sink", "other:Scorer")
     register_scorer("ctr_sink", "lmctr.serving.ctr_sink:CTRSinkScorer")
     assert type(scorer_for(*make())).__name__ == "CTRSinkScorer"
+
+
+def test_what_a_call_of_the_tokenizer_left_in_it_is_no_other_processor(tmp_path):
+    """A fast tokenizer remembers to what its last call cut and padded."""
+    model, processor = make("qwen2")
+    history, candidates = history_of(5), candidates_of(3)
+    settings_before = settings_fingerprint(processor)
+    UserState(model, processor, history).save(tmp_path / "state.safetensors")
+    _, other = make("qwen2")
+    other.tokenizer(["a", "a b c"], truncation=True, max_length=2, padding=True)
+    assert settings_fingerprint(other) == settings_before
+    loaded = UserState.load(tmp_path / "state.safetensors", model, other)
+    assert_equal(loaded.score(candidates, 10**9), row_by_row(model, processor, history, candidates, 10**9))
+    other.tokenizer.backend_tokenizer.normalizer = Lowercase()
+    assert settings_fingerprint(other) != settings_before, "of the same length, by other rules"

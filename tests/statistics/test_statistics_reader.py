@@ -111,8 +111,13 @@ class Loop:
         known = sorted(self.known(events, name, key), key=lambda e: self.log.time[e])
         total, count = self.mean(events, name, key), 1.0
         for place, e in enumerate(known):
-            age = len(known) - 1 - place if kind == "events" else (self.log.time[event] - self.log.time[e]) / DAY
-            total, count = total + self.signal(e, name, key) * 0.5 ** (age / span), count + 0.5 ** (age / span)
+            ages = [(self.log.time[event] - self.log.time[e]) / DAY]
+            if kind == "events":
+                ages = [len(known) - 1 - place]
+            if kind == "events" and key == "item":  # of one second none is the later one
+                ages = [len(known) - 1 - p for p, one in enumerate(known) if self.log.time[one] == self.log.time[e]]
+            weight = sum(0.5 ** (age / span) for age in ages) / len(ages)
+            total, count = total + self.signal(e, name, key) * weight, count + weight
         return total / count
 
     def session(self, event, mine):
@@ -529,3 +534,19 @@ def test_parts_hold_what_was_asked_and_all_of_its_keys(monkeypatch):
 def test_items_as_categories_are_counted_without_their_texts():
     codes, lengths, known = category_values(pa.table({"item_id": pa.array(["a", "b", "a2"])}), ITEM)
     assert (codes.tolist(), lengths.tolist(), known) == ([0, 1, 2], [1, 1, 1], range(3))
+
+
+def test_what_others_did_in_one_second_has_no_order():
+    """Times of days alone: an item's events of a day are those of many users, whose ids say nothing of who was first."""
+    draw = np.random.default_rng(0)
+    user, day = (each.ravel() for each in np.meshgrid(np.arange(40), np.arange(30)))
+    item, label = draw.integers(0, 6, len(user)), draw.integers(0, 2, len(user))
+    found = []
+    for ids in (np.arange(40), draw.permutation(40)):
+        log = InteractionLog.from_columns(ids[user], item, day * DAY, label, catalogue=pa.table({"item_id": range(6)}))
+        names = [name for name in resolve_statistics("full", log) if name.startswith("item_")]
+        raw = StatisticsReader(tuple(names), 0.5).raw(log, np.arange(log.num_events))
+        places = np.lexsort((np.argsort(ids)[np.asarray(log.user)], log.time))
+        found.append(raw[places])
+        assert any(name.endswith("_events") for name in names)
+    np.testing.assert_allclose(*found, rtol=1e-9)

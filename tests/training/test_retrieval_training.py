@@ -136,7 +136,8 @@ def test_impressions_are_measured(tmp_path, weighted):
     mask = batch["ad_mask"]
     assert dataset.num_samples == int(mask.sum()) > len(dataset)
     flat = (batch["labels"][mask].numpy(), logits[mask].numpy(), batch["ecpm"][mask].numpy())
-    for name, value in evaluate_ranking(mask.sum(1), *flat, RankingSettings()).items():
+    weight = batch.get("sample_weight")
+    for name, value in evaluate_ranking(mask.sum(1), *flat, RankingSettings(), weight).items():
         assert metrics[f"eval_{name}"] == pytest.approx(value, abs=1e-6)
     assert trainer.state.best_metric == pytest.approx(metrics["eval_revenue_ratio"])
     assert trainer.predict(dataset).predictions.shape == (dataset.num_samples,)

@@ -98,17 +98,24 @@ def movielens_table(
                 type_
             ]
         )
-    fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names]
-    history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
-    for name, chosen in _histories(log).items() if history_length else ():
-        if chosen.any():  # in a log of clicks alone there are no others
-            fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
-    pieces = []
+    tables = {}
     for part, events in splits.items():
         if len(events):
             found = dict(zip(statistics.names, statistics.raw(log, events).T))
             columns = {name: np.log1p(found[name]) if name in logarithms else found[name] for name in names}
-            pieces.append(table_piece(_table(log, events, own, columns, history_length), part))
+            tables[part] = _table(log, events, own, columns, history_length)
+    of_train = tables.get("train")  # what none of its rows knows is no field
+
+    def is_known(name: str) -> bool:
+        return of_train is None or of_train[name].null_count < len(of_train)
+
+    fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names if is_known(name)]
+    history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
+    for name, chosen in _histories(log).items() if history_length else ():
+        some = chosen.any() if of_train is None else _num_listed(of_train[f"{name}_items"])
+        if some:  # in a log of clicks alone there are no others
+            fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
+    pieces = [table_piece(table, part) for part, table in tables.items()]
     return TableSource(
         tuple(pieces),
         tuple(fields),
@@ -194,6 +201,10 @@ def _table(
     if log.weight is not None:
         columns["weight"] = pa.array(log.weight[events])
     return pa.table(columns)
+
+
+def _num_listed(lists: pa.ChunkedArray) -> int:
+    return pc.sum(pc.list_value_length(lists)).as_py()
 
 
 def _histories(log: InteractionLog) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import place
+from lmctr.data.logs.columns import place, with_zone_names
 from lmctr.data.reading import TO_UTF8
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
@@ -232,10 +233,10 @@ def _iso(text: str) -> int | None:
 
 def parse_time(value: str | None, time_format: str) -> int | None:
     """Unix seconds of one distinct text, in UTC where it names no zone (%z). Python's own parser: pyarrow's takes no two-digit fields without separators."""
-    try:
-        return calendar.timegm(datetime.strptime(value, time_format).utctimetuple()) if value else None
-    except ValueError:
-        return None
+    for own in with_zone_names(time_format):
+        with suppress(ValueError):
+            return calendar.timegm(datetime.strptime(value, own).utctimetuple()) if value else None
+    return None
 
 
 def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:

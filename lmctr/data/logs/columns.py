@@ -7,6 +7,7 @@ Rows are counted from 1, in the order of the input, a header line not counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -218,6 +219,13 @@ def users_with(user: np.ndarray, min_events: int) -> np.ndarray:
     """(E,) bool, the events of users who have at least `min_events`."""
     _, codes, counts = np.unique(user, return_inverse=True, return_counts=True)
     return counts[codes] >= min_events
+
+
+def with_zone_names(time_format: str) -> list[str]:
+    """A `strptime` format with each name of a zone that says an offset in place of its `%Z`: what parsers do with other names differs by parser and
+    machine. The format itself where it has none."""
+    formats = [re.sub(r"(?<!%)((?:%%)*)%Z", rf"\g<1>{name}", time_format) for name in ("UTC", "GMT")]
+    return formats if formats[0] != time_format else [time_format]
 
 
 def to_seconds(values: Any, column: str = "time", source: str | None = None, unit: str = "s") -> np.ndarray:

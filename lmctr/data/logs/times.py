@@ -107,8 +107,12 @@ def _of_texts(array: pa.Array, spec: TimeSpec, source: str, place: str) -> pa.Ar
     """Texts as timestamps, or as numbers where all of them are."""
     texts = array.cast(pa.string())
     if spec.format is not None:
-        found = pc.strptime(texts, format=spec.format, unit="s", error_is_null=True)
+        # the parser reads over the name of a zone, and of these only two say an offset
+        formats = columns.with_zone_names(spec.format) if spec.timezone is None else [spec.format]
+        found = pc.coalesce(*(pc.strptime(texts, format=own, unit="s", error_is_null=True) for own in formats))
         problem, rule = "are no times in the schema's format", f"Expected the format {spec.format!r}."
+        if len(formats) > 1:
+            rule += " Of zones by name UTC and GMT are read; for another one state `timezone`, or write offsets (%z)."
         columns.refuse(columns.nulls(found), array, spec.column, source, problem, rule)
         return found
     found = iso_times(texts)

@@ -59,6 +59,14 @@ def forward_fields(
     inputs_embeds, buckets, sinks = model.embed(input_ids, sink_buckets)
     own = field_ids[..., None] == torch.arange(config.num_fields, device=field_ids.device)  # (B, N, F)
     check_fields(model, own)
+    if (
+        field_ids.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and bool((field_ids >= config.num_fields).any())
+    ):
+        raise ValueError(
+            f"field_ids: a token of field {int(field_ids.max())}; the model reads the fields 0 to {config.num_fields - 1}, and -1 is padding"
+        )
     options = {}
     if model.sink_bias is not None:
         options["sink_context"] = sinks._replace(group=field_ids.gather(1, sinks.index))

@@ -77,6 +77,11 @@ class ImpressionInput(StoredInput):
             options.setdefault("seed", self.data["seed"])
         self.source = load_impressions(self.data["name"], **options)
 
+    @property
+    def lacks_times(self) -> bool:
+        first = next(self.source.blocks(), None)
+        return first is not None and first.times is None
+
     def _new_processor(self) -> ImpressionProcessor:
         data = self.data
         return ImpressionProcessor(
@@ -115,10 +120,12 @@ class ImpressionInput(StoredInput):
                 )
             if (self.store.counts[rows] < 2).all():
                 raise ValueError(f"every impression of the {part} part has one ad: there is nothing to rank")
-            if not (self.store.ecpm[ImpressionView(self.store).ads(rows)] > 0).any():
+            counted = rows if self.store.weight is None else rows[self.store.weight[rows] > 0]
+            if not (self.store.ecpm[ImpressionView(self.store).ads(counted)] > 0).any():
+                weighted = "" if self.store.weight is None else " in an impression of a weight above 0"
                 raise ValueError(
-                    f"the {part} part has no ad with an eCPM above 0, so that R/R* is not defined; check the value column, or take "
-                    "other split fractions"
+                    f"the {part} part has no ad with an eCPM above 0{weighted}, so that R/R* is not defined; check the value column, or "
+                    "take other split fractions"
                 )
 
     def unknown_counts(self, part: str) -> dict[str, dict[str, int]]:
@@ -167,7 +174,7 @@ class ImpressionInput(StoredInput):
         return None
 
     def identify(self, part: str) -> dict[str, Any]:
-        """A row per ad: `event`, its place in the store; `impression`; `ecpm`; the user and the time of the impression."""
+        """A row per ad: `event`, its place in the store; `impression`; `ecpm`; the user, the time and the weight of the impression."""
         rows, store = self.rows(part), self.store
         ads, counts = self.view.ads(rows), store.counts[rows]
         columns = {
@@ -178,6 +185,8 @@ class ImpressionInput(StoredInput):
         for name, values in (("user", store.groups), ("time", store.times)):
             if values is not None:
                 columns[name] = pa.array(np.repeat(values[rows], counts), pa.int64())
+        if store.weight is not None:
+            columns["weight"] = pa.array(np.repeat(store.weight[rows], counts), pa.float32())
         return columns
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
@@ -214,4 +223,4 @@ class MeasuredImpressions(ImpressionDataset):
 
     def measure(self, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
         """Metrics of the (A,) scores of all ads, impression by impression."""
-        return evaluate_ranking(self.lengths, labels, logits, self.ecpm, self.settings)
+        return evaluate_ranking(self.lengths, labels, logits, self.ecpm, self.settings, self.sample_weight)

@@ -56,13 +56,13 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
 def by_task(
     samples: LinearSamples, half_life: float | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Values, labels and weights of each task's samples that have a label."""
+    """Values, labels and weights of each task's samples that have a label, and a weight above 0."""
     values, labels, weight, times = samples[:4]
     if half_life is not None and times is not None:
         recent = recency_weights(times, half_life)
         weight = recent if weight is None else weight * recent
     for task, own in enumerate(labels.reshape(len(values), -1).T):
-        known = own >= 0
+        known = own >= 0 if weight is None else (own >= 0) & (weight > 0)
         if len(np.unique(own[known])) < 2:
             raise ValueError(
                 f"training.linear_start and boosting_share fit models beside the network, but the {int(known.sum())} training labels of task "

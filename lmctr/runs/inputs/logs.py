@@ -218,6 +218,7 @@ class LogInput(InputKind):
         )
         if log.info.notes and is_own_log(self.data["name"], self.data["options"]):
             say(log.info.notes)  # such as how many rows were left out
+        weights = {} if log.weight is None else {"inputs_fingerprint": checksum(log.weight)}
         return {
             "info": log.info.to_dict(),
             "feedback_names": list(log.feedback_names),
@@ -236,6 +237,7 @@ class LogInput(InputKind):
             },
             "label_rates": rates,
             "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
+            **weights,
         }
 
     def _statistics_read(self) -> dict[str, Any]:

@@ -185,6 +185,10 @@ def test_errors():
     missing[1, missing[1] == 3] = 2
     with pytest.raises(ValueError, match="row 1 has no token of field 3; the model reads 4 fields"):
         model(**{**batch, "field_ids": missing})
+    beyond = batch["field_ids"].clone()
+    beyond[1, 0] = 4
+    with pytest.raises(ValueError, match="a token of field 4; the model reads the fields 0 to 3, and -1 is padding"):
+        model(**{**batch, "field_ids": beyond})
     with pytest.raises(ValueError, match=r"field_vectors are not used with layout=\"fields\""):
         model(**batch, field_vectors=torch.zeros(3, 4, 32))
     with pytest.raises(ValueError, match=r"layout='fields' is not accepted; .*of two layers or more of type bert"):
