@@ -67,8 +67,10 @@ class CardFamily(ABC):
         if self.config.get("use_numeric_skip", True):
             return "the statistics"
         rated, names = self.config["boosted_trees"].get("rated_fields", ()), self.config.get("field_names")
-        rates = [str(place) if names is None else names[place] for place in rated]
-        return "the numbers and ids of the fields" + (f" and the rates of {', '.join(rates)}" if rates else "")
+        rates = ", ".join(str(place) if names is None else names[place] for place in rated)
+        if len(rated) == len(self.config.get("vocab_sizes") or ()):
+            rates = rates and "all categorical ones"
+        return "the numbers and ids of the fields" + (f" and the rates of {rates}" if rates else "")
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[str, str]]:

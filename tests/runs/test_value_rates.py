@@ -1,4 +1,4 @@
-"""Boosted trees beside a tabular model know the values of fields of many by their rates."""
+"""Boosted trees beside a tabular model know the values of its fields by their rates."""
 
 import csv
 import json
@@ -95,7 +95,7 @@ def test_the_trees_read_rates_that_leave_the_row_out(labels, most, tmp_path, mon
         monkeypatch.setattr("lmctr.runs.inputs.tabular.MAX_FITTED_EVENTS", most)
     file = write(tmp_path / "rows.csv", 0, 5000, seed=0)
     run = lmctr.runs.train(recipe_of(file, labels), output_dir=tmp_path / "run")
-    assert run.model.config.boosted_trees["rated_fields"] == [0]  # not the field of few values
+    assert run.model.config.boosted_trees["rated_fields"] == [0, 1]
     train = 4000
     labels = np.array([[-100 if line[name] == "" else int(line[name]) for name in labels] for line in lines(file)])
     numbers, ids = columns_of(run, lines(file))
@@ -105,11 +105,19 @@ def test_the_trees_read_rates_that_leave_the_row_out(labels, most, tmp_path, mon
         fitted = np.sort(np.random.default_rng(0).choice(train, most, replace=False))
     expected = []
     for own in labels.T:
-        whole, without = plain_rates(ids[:train, 0], own[:train], fold, run.model.config.vocab_sizes[0])
-        rows = fitted[own[fitted] >= 0]
-        trees = HistGradientBoostingClassifier(**settings(len(rows), 3))
-        trees.fit(with_rates(numbers[:train], ids[:train], without)[rows], own[rows])
-        expected.append(trees.decision_function(with_rates(numbers, ids, whole[ids[:, 0]])[train:]))
+        whole, without = zip(
+            *(
+                plain_rates(ids[:train, field], own[:train], fold, run.model.config.vocab_sizes[field])
+                for field in (0, 1)
+            )
+        )
+        rows, halves = fitted[own[fitted] >= 0], []
+        for rated in (1, 2):  # the field of many values, then both
+            trees = HistGradientBoostingClassifier(**settings(len(rows), 3))
+            trees.fit(with_rates(numbers[:train], ids[:train], np.stack(without, 1)[:, :rated])[rows], own[rows])
+            rates = np.stack([whole[field][ids[:, field]] for field in range(rated)], 1)
+            halves.append(trees.decision_function(with_rates(numbers, ids, rates)[train:]))
+        expected.append(np.mean(halves, 0))
     found = run.predict(lines(file)[train:])
     np.testing.assert_allclose(found.reshape(1000, -1), np.stack(expected, 1), atol=1e-4)
     for place, own in enumerate(labels[train:].T):  # ids alone: about 0.6
@@ -129,7 +137,9 @@ def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     rates, before = (own.trees_beside().rates.table for own in (again, run.model))
     assert torch.equal(rates, before)
     assert torch.equal(again.half().trees_beside().rates.table, before)
-    assert "on the numbers and ids of the fields and the rates of item; their share" in str(build_card(run.path))
+    assert "on the numbers and ids of the fields and the rates of all categorical ones; their share" in str(
+        build_card(run.path)
+    )
     caplog.clear()
     recwarn.clear()
     assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path), "--quiet"]) == 0
@@ -147,7 +157,7 @@ def test_rates_go_with_the_values_to_the_next_day(run, tmp_path):
     for own in (run, second):
         values = TabularFeatureProcessor.from_pretrained(own.path).state.vocabularies["item"].values.to_pylist()
         table = own.model.trees_beside().rates.table.view(torch.float32)[:, 0].tolist()
-        assert len(table) == len(values) + 2
+        assert len(table) == len(values) + 2 + 5 + 2  # of the items, then of the kinds
         found.append(dict(zip(["missing", "unknown", *values], table)))
     before, after = found
     assert len(after) == len(before) + ITEMS // 2

@@ -169,8 +169,8 @@ class TreesBeside(nn.Module):
 
 
 class FieldTrees(TreesBeside):
-    """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and the rates of
-    those of many values, which ids cannot tell apart: `rated_fields` of `config.boosted_trees`, places of categorical fields."""
+    """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and their rates:
+    `rated_fields` of `config.boosted_trees`, places of categorical fields."""
 
     def grow(self, config: Any) -> None:
         super().grow(config)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.evaluation.baseline_parts import field_trees, statistic_regression, statistic_trees
+from lmctr.evaluation.baseline_parts import TREE_BINS, field_trees, statistic_regression, statistic_trees
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.inputs.calibration import measured
@@ -27,7 +27,8 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
     """Put boosted trees beside a new model, see [`~lmctr.models.common.boosted_trees.TreesBeside`].
 
     On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
-    the mean of both is above either. On the fields of a table they read numbers and ids, and the rates of fields of many values.
+    the mean of both is above either. On the fields of a table half read numbers and ids, and the rates of fields of many values, half the rates
+    of all fields too.
 
     Args:
         model: with a place for trees. samples: the training part, what the trees read as their values.
@@ -37,9 +38,10 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
     for values, labels, weight in over(by_task(samples, half_life), "fitting boosted trees", "tasks"):
         values = values.astype(np.float32)
         if isinstance(beside, FieldTrees):
-            first = beside.num_columns + len(forests) * len(samples.rated)  # of its own rates
-            places = np.r_[: beside.num_columns, first : first + len(samples.rated)]
-            forests.append(_field_forest(values, places, labels, weight, seed))
+            rates = beside.num_columns + len(forests) * len(samples.rated) + np.arange(len(samples.rated))  # its own
+            many = [model.config.vocab_sizes[field] > TREE_BINS for field in samples.rated]
+            read = [np.r_[: beside.num_columns, own] for own in (rates[np.array(many, bool)], rates)]
+            forests.append(_field_forest(values, read[all(many) :], labels, weight, seed))
         else:
             forests.append(_forest(values, labels, weight, seed))
     model.config.boosted_trees = {
@@ -59,8 +61,8 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
 def choose_share(trainer: Any, samples: Any) -> float:
     """The share of the trees in the logits by the log loss on samples, set in the trainer's model; at 0 the trees go.
 
-    Of the shares whose loss is within a standard error (of the difference) of the lowest one's it is that nearest to a half: few samples tell
-    little.
+    Of the shares whose loss is within a standard error (of the difference) of the lowest one's it is that nearest to a half, on the fields of a
+    table to two thirds: few samples tell little.
 
     Args:
         trainer: a `CTRTrainer` whose model has trees. samples: as it measures them; their weights count.
@@ -79,7 +81,8 @@ def choose_share(trainer: Any, samples: Any) -> float:
     lowest = min((losses(share) for share in SHARES), key=np.sum)
     behind = ((share, losses(share) - lowest) for share in SHARES)
     near = [share for share, own in behind if own.sum() <= own.std() * np.sqrt(len(own))]
-    share = round(float(min(near, key=lambda share: abs(share - 0.5))), 2)
+    middle = 2 / 3 if isinstance(beside, FieldTrees) else 1 / 2
+    share = round(float(min(near, key=lambda share: abs(share - middle))), 2)
     set_share(model, share)
     return share
 
@@ -94,11 +97,14 @@ def set_share(model: Any, share: float) -> None:
 
 
 def _field_forest(
-    values: np.ndarray, places: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
+    values: np.ndarray, read: list[np.ndarray], labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """Trees on the columns of rows at some places, as `BoostedTrees.fill` takes them, with a regression that none of them reads."""
-    model = field_trees(labels, seed).fit(values[:, places], labels, weight)
-    forest = [{**tree, "feature": places[tree["feature"]]} for tree in _trees(model)]
+    """The mean of trees on the columns of rows at some places and of trees on those at others, as `BoostedTrees.fill` takes them, with a
+    regression that none of them reads."""
+    forest = []
+    for places in read:
+        for tree in _trees(field_trees(labels, seed).fit(values[:, places], labels, weight)):
+            forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(read)})
     return np.zeros(values.shape[1] + 1, np.float32), forest
 
 

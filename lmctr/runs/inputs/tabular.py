@@ -26,7 +26,7 @@ from lmctr.data.registry import DATASETS, find, is_log, is_schema, load_log, loa
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, TREE_BINS, newest
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
 from lmctr.evaluation.rates import value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
@@ -392,15 +392,14 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        sizes = model.config.vocab_sizes or ()
-        rated = [field for field, size in enumerate(sizes) if size > TREE_BINS]
-        if not rated:
+        sizes = model.config.vocab_sizes
+        if not sizes:
             return self._samples(columns, rows)
         labels, weight = self.store.labels[train], self.view.sample_weight(train)
-        ids = (self.store.input_ids[train, field] for field in rated)
-        whole, own = value_rates(ids, [sizes[field] for field in rated], labels, weight, fitted)
+        ids = (self.store.input_ids[train, field] for field in range(len(sizes)))
+        whole, own = value_rates(ids, sizes, labels, weight, fitted)
         columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
+        return self._samples(columns, rows)._replace(rated=range(len(sizes)), rates=whole)
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
