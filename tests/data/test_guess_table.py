@@ -340,6 +340,10 @@ def test_everyday_words_are_no_sure_labels(tmp_path):
     guess = guess_table(write(tmp_path / "h.csv", columns))
     assert guess.schema["label"] == "ad_click"
     assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
+    guess = guess_table(write(tmp_path / "k.csv", columns | {"auction_won": others}))
+    assert "auction_won" not in [
+        field["name"] for field in guess.schema["fields"]
+    ]  # of a bid, told as late as a click
 
 
 def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
