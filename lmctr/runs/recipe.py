@@ -181,10 +181,11 @@ def load_recipe(
             f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}.{did_you_mean(str(family), known)}"
         )
     kind = input_class(family)
-    data = _check_group("data", kind.data_keys, groups["data"], where)
+    every = f"lmctr train --list-keys {family}"
+    data = _check_group("data", kind.data_keys, groups["data"], where, every=every)
     without = "" if "family" in groups["model"] else f"without model.family it is {DEFAULT_FAMILY}"
     model = _check_group(
-        "model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family), without
+        "model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family), without, every
     )
     for key, says in kind.check_recipe(data, model):
         raise RecipeError(f"{where(key)}: {says}")
@@ -197,7 +198,7 @@ def load_recipe(
     except ValueError:
         pass  # what depends on data is told when they are read
     given = groups["training"]
-    checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
+    checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind), every=every)
     training = {_EPOCHS.get(key, key): checked[key] for key in given}
     if checked["stage1_epochs"] > 0 and (not kind.has_stages or model.get("sink_kind") == "none"):
         reason = "model.sink_kind is 'none'" if kind.has_stages else f"the family {family} has none"
@@ -386,8 +387,8 @@ def _kinds_with(key: str) -> list[str]:
 class _RecipeWording(Wording):
     """Keys are named with their group, and a value that came from elsewhere is told as such."""
 
-    def __init__(self, group: str, where: Callable[[str], str], note: str) -> None:
-        self.group, self.said_by, self.note = group, where, note
+    def __init__(self, group: str, where: Callable[[str], str], note: str, every: str) -> None:
+        self.group, self.said_by, self.note, self.every = group, where, note, every
 
     def _named(self, path: Sequence[str | int], says: str) -> str:
         dotted = ".".join(map(str, (self.group, *path)))
@@ -398,9 +399,10 @@ class _RecipeWording(Wording):
         where, known = f"{place} ({self.said_by(f'{place}.{key}')})", [*known]
         if place == "data" and (kinds := _kinds_with(key)):
             note = f"families of the kind {' or '.join(kinds)} have it, this one has not"
-            return unknown_key_message(key, known, where, note)
+            return unknown_key_message(key, known, where, note, every=self.every)
         group, _, meant = OTHER_WORDS.get(key, "").partition(".")
-        return unknown_key_message(key, known, where, self.note, meant if group == place and meant in known else None)
+        meant = meant if group == place and meant in known else None
+        return unknown_key_message(key, known, where, self.note, meant, self.every)
 
     def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:
         return self._named(path, f"must be a mapping of keys to values, got {show(value)}")
@@ -424,14 +426,15 @@ def _check_group(
     where: Callable[[str], str],
     elsewhere: Mapping[str, str] | None = None,
     note: str = "",
+    every: str = "",
 ) -> dict[str, Any]:
-    """Every key of a group, with defaults filled in; `note` is said with unknown and missing ones."""
+    """Every key of a group, with defaults filled in; `note` is said with unknown and missing ones, and that `every` prints the known ones."""
     for key in given:
         if elsewhere and key in elsewhere:
             name = f"{group}.{key}"
             raise RecipeError(f"{where(name)}: {name} is not set in a recipe; {elsewhere[key]}")
     try:
-        return read_values(keys, given, _RecipeWording(group, where, note)).model_dump()
+        return read_values(keys, given, _RecipeWording(group, where, note, every)).model_dump()
     except ValueError as error:
         raise RecipeError(str(error)) from error
 

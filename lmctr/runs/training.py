@@ -385,7 +385,7 @@ class Training:
                         f"{before.get(unlike)} before, {description[unlike]} now); restore them, or use --overwrite"
                     )
             else:
-                write_json(self.folder.path / DATA, description)
+                write_json(self.folder.path / DATA, description | {"data_fingerprint": view.data_fingerprint()})
             self.folder.seal()
         self.wait()
         return processor

@@ -49,7 +49,9 @@ def no_column(name: str, columns: Sequence[str]) -> str:
     return f"no column {name!r};{hint} its columns: {first_of(columns, LISTED)}"
 
 
-def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = "", meant: str | None = None) -> str:
+def unknown_key_message(
+    key: str, known: Iterable[str], where: str, note: str = "", meant: str | None = None, every: str = ""
+) -> str:
     """Message for a key that nobody knows.
 
     Args:
@@ -58,6 +60,7 @@ def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = 
         where: what holds the key, for example `"training"` or `"the prompt file x.yaml"`.
         note: what else is known of the key.
         meant: the key that it is another word for: named alone.
+        every: what prints all known keys; of more than twenty the nearest few are then named.
 
     Returns:
         One line, for example
@@ -68,6 +71,9 @@ def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = 
         return f"{told} did you mean {meant!r}?"
     names = sorted(str(name) for name in known)
     hint = did_you_mean(key, names, "did you mean")
+    if every and len(names) > LISTED:
+        near = difflib.get_close_matches(_fold(str(key)), names, n=NAMED, cutoff=0.0)
+        return f"{told}{hint} the nearest of {len(names)} known keys: {', '.join(near)}; {every} prints all"
     return f"{told}{hint} known keys: {', '.join(names) if names else '(none)'}"
 
 

@@ -9,8 +9,10 @@ import pytest
 from cli_helpers import predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
+import lmctr
 from lmctr.cli.main import main
 from lmctr.runs.answers.requests import text_request
+from lmctr.runs.answers.served import ServedModel
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------
 
@@ -245,6 +247,34 @@ def test_predict_odd_but_legal_requests(tiny_run, tmp_path, log):
     ]
     answers = predict(tiny_run, tmp_path, requests)
     assert all(np.isfinite(answer["logit"]) for answer in answers)
+
+
+def test_behaviours_that_max_length_drops_are_told(tiny_run, tmp_path, capsys, caplog):
+    """As trainings tell it: by `lmctr predict` and `Run.predict` of all requests, by a server once."""
+    run = lmctr.runs.load(tiny_run)
+    longest = run.processor.effective_max_length
+    lines = []
+    for words in (1, longest // 2):
+        history = [{"text": "crime " * words, "time": time, "feedback": "chosen"} for time in (1, 2, 3)]
+        lines.append({"history": history, "candidates": [{"text": "crime"}, {"text": "war"}], "time": 4})
+    dropped = [
+        run.processor(histories=[line["history"]], targets=["war"], times=[4], return_num_dropped=True)["num_dropped"]
+        for line in lines
+    ]
+    assert [int(count) > 0 for count in dropped] == [False, True]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, lines[0], lines[0]]))
+    words = f"25.0% of requests lost behaviours to max_length ({longest})"
+    assert main(["predict", str(tiny_run), "--input", str(tmp_path / "r.jsonl"), "--output", str(tmp_path / "o")]) == 0
+    assert capsys.readouterr().err.rstrip().endswith(f"; {words}")
+    run.predict([lines[0]])
+    assert "max_length" not in caplog.text
+    run.predict([lines[1]])
+    assert f"100.0% of requests lost behaviours to max_length ({longest})" in caplog.text
+    caplog.clear()
+    served = ServedModel(str(tiny_run))
+    for line in (lines[0], lines[1], lines[1]):
+        served.score([(served.check(line), None)])
+    assert caplog.text.count(f"a request lost behaviours to max_length ({longest})") == 1
 
 
 def test_requests_of_texts_mark_single_targets():

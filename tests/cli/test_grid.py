@@ -7,8 +7,11 @@ import shutil
 import signal
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import warm
@@ -283,6 +286,36 @@ def test_baselines_of_models_that_are_refitted_are_too(tmp_path):
     fitted = {section.points[0].point.name: section.num_fitted for section in sections}
     assert fitted == {"once": 480, "again": 540}
     assert len({section.baselines["field_counting"][0]["log_loss"] for section in sections}) == 2
+
+
+def test_baselines_are_those_of_the_data(tmp_path, monkeypatch):
+    """Grids of one recipe in one folder, whose file lies elsewhere or has changed, do not share baselines; of the same data they do."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name in ("a", "b"):
+        ad = draw.integers(0, 9, 400)
+        pacsv.write_csv(pa.table({"ad": ad, "click": (ad + draw.integers(0, 9, 400) > 8) * 1}), f"{name}.csv")
+    fields = [{"name": "ad", "type": "categorical"}]
+    data = {"name": "rows.csv", "options": {"label": "click", "fields": fields}}
+    recipe = {"data": data, "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [4]}}
+    Path("table.yaml").write_text(yaml.safe_dump(recipe | {"training": {"epochs": 1, "use_cpu": True}}))
+
+    def measured(name, point):
+        shutil.copy(f"{name}.csv", "rows.csv")
+        grid = {"name": point, "recipe": "table.yaml", "seeds": [0], "points": [{"name": point}]}
+        Path(f"{point}.yaml").write_text(yaml.safe_dump(grid))
+        assert main(["grid", "run", f"{point}.yaml", "--output-dir", "runs", "--quiet"]) == 0
+
+    def told(point):
+        (section,) = report_grid(GridReportOptions(f"{point}.yaml", output_dir="runs", resamples=100)).sections
+        return section.baselines["field_counting"][0]["log_loss"]
+
+    measured("a", "first")
+    before = told("first")
+    measured("b", "second")
+    measured("a", "third")
+    assert len(list(Path("runs/baselines").glob("*.json"))) == 2
+    assert told("first") == told("third") == before != told("second")
 
 
 def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):

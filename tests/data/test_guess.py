@@ -220,7 +220,7 @@ def test_excel_csv(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "label", "positive"),
     [
-        ({"click": ["yes", "no"] * 200}, {"column": "click", "equals": "yes"}, 200),
+        ({"click": ["yes", "no"] * 200}, {"column": "click", "equals": "yes", "otherwise": "no"}, 200),
         ({"click": ["true", "false"] * 200}, "click", 200),
         ({"click": None, "rating": [1, 5, 3, 4] * 100}, {"column": "rating", "at_least": 4}, 200),
         (
@@ -588,9 +588,9 @@ def test_labels_of_plus_and_minus_one(tmp_path):
     signs = [1 if row % 3 == 0 else -1 for row in range(ROWS)]
     for given in ({}, {"label": "clicked"}):
         guess = guess_table(write(tmp_path / "e.csv", clicks(clicked=signs, promo=[0, 1] * (ROWS // 2))), given)
-        assert guess.schema["label"] == {"column": "clicked", "equals": 1}
+        assert guess.schema["label"] == {"column": "clicked", "equals": 1, "otherwise": [-1, 0]}
     guess, log = guessed(tmp_path / "f.csv", table(click=None) | {"promo": [0, 1] * (ROWS // 2), "clicked": signs})
-    assert guess.schema["columns"]["label"] == {"column": "clicked", "equals": 1}
+    assert guess.schema["columns"]["label"] == {"column": "clicked", "equals": 1, "otherwise": [-1, 0]}
     assert (log.label == 1).sum() == signs.count(1)
 
 

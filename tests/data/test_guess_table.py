@@ -163,10 +163,14 @@ def test_errors_of_tables(tmp_path, columns, given, says):
 @pytest.mark.parametrize(
     ("words", "given", "rule"),
     [
-        (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
+        (["yes", "no"], {}, {"column": "clicked", "equals": "yes", "otherwise": "no"}),
         (["True", "False"], {}, "clicked"),
-        (["Canceled", "Not_Canceled"], {}, {"column": "clicked", "equals": "Canceled"}),
-        (["Attrited Customer", "Existing Customer"], {}, {"column": "clicked", "equals": "Attrited Customer"}),
+        (["Canceled", "Not_Canceled"], {}, {"column": "clicked", "equals": "Canceled", "otherwise": "Not_Canceled"}),
+        (
+            ["Attrited Customer", "Existing Customer"],
+            {},
+            {"column": "clicked", "equals": "Attrited Customer", "otherwise": "Existing Customer"},
+        ),
         (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
         ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
         ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
@@ -241,7 +245,7 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
         "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5),
     }
     guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
+    assert guess.schema["label"] == {"column": "sold", "equals": "yes", "otherwise": "no"}
     assert "group" not in guess.schema
     assert next(entry.why for entry in guess.guesses if entry.column == "dt_customer").endswith(
         "; dates, but written in more than one way: '1/1/2013', '13-6-2013'"
@@ -336,13 +340,17 @@ def test_everyday_words_are_no_sure_labels(tmp_path):
     guess = guess_table(write(tmp_path / "h.csv", columns))
     assert guess.schema["label"] == "ad_click"
     assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
+    guess = guess_table(write(tmp_path / "k.csv", columns | {"auction_won": others}))
+    assert "auction_won" not in [
+        field["name"] for field in guess.schema["fields"]
+    ]  # of a bid, told as late as a click
 
 
 def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
     """An empty cell of a text file is no 'no'."""
     columns = clicks(clicked=["yes", "no", "yes", ""] * (ROWS // 4), member=["a", "b"] * (ROWS // 2))
     guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "clicked", "equals": "yes", "missing": "drop"}
+    assert guess.schema["label"] == {"column": "clicked", "equals": "yes", "otherwise": "no", "missing": "drop"}
     says = next(entry.why for entry in guess.guesses if entry.role == "label")
     assert says == f"two values, 'yes' in 66.7% of the rows; {ROWS // 4} rows without a value are left out"
     options = guess.options() | {"fields": [{"name": "slot", "type": "categorical"}]}
@@ -575,3 +583,11 @@ def test_a_text_file_tells_whether_all_of_its_rows_were_read(tmp_path, price, mo
     assert not file.whole
     assert file.table.num_rows < ROWS / 2
     assert abs(file.rows - ROWS) < ROWS / 10
+
+
+@pytest.mark.parametrize("words", [["1.0", "0.0"], ["1", "0"]])
+def test_labels_of_numbers_as_texts(tmp_path, words):
+    columns = clicks(clicked=words * (ROWS // 2), member=["no", "yes", "no", "no", "no"] * (ROWS // 5))
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    guess = guess_table(sample_file(tmp_path / "e.parquet"))
+    assert guess.schema["label"] == "clicked"

@@ -10,7 +10,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from lmctr.data import load_log, load_table, load_tabular, log_from_table, validate_log
+from lmctr.data import TabularStore, load_log, load_table, load_tabular, log_from_table, table_source, validate_log
 
 ROWS = {
     "customer": ["b", "a", "a", "b"],
@@ -121,6 +121,8 @@ def test_catalogue_and_users_in_files_of_their_own(tmp_path):
         ("{column: x, in: [1, 4]}", [1, 0, 1, 0]),
         ("{column: w, equals: buy}", [0, 1, 0, 0]),
         ("{column: w, in: [buy, like]}", [0, 1, 1, 0]),
+        ("{column: w, equals: buy, otherwise: [see, like]}", [0, 1, 0, 0]),
+        ("{column: said, equals: 'yes', otherwise: 'no', missing: history}", [1, -1, 0, 1]),
         ("{column: flag}", [1, 0, 1, 0]),
         ("{column: gap, missing: history}", [1, -1, 0, 1]),
         ("{column: half, greater_than: 2, missing: history}", [1, 0, -1, 1]),
@@ -144,6 +146,33 @@ def test_label_rules(tmp_path, name, rule, expected):
     text = "events: FILE\ncolumns: {user: u, item: i, time: t, label: RULE}\n".replace("RULE", rule)
     log = load_log(schema_file(tmp_path, name, text))
     assert log.label.tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["log", "table"])
+@pytest.mark.parametrize("name", ["e.csv", "e.parquet"])
+def test_labels_of_other_values_than_a_rule_names(tmp_path, name, kind):
+    """What is no click is named too: a file that writes its labels otherwise is no file without clicks."""
+    rows = {"u": [1] * 4, "i": [1, 2, 3, 4], "t": [1, 2, 3, 4], "x": [1, 2, 2, 1], "w": ["Yes", "No", "Yes", "No"]}
+    write(tmp_path, name, rows)
+
+    def read(label):
+        if kind == "log":
+            return load_log(tmp_path / name, columns={"user": "u", "item": "i", "time": "t", "label": label})
+        return TabularStore.build(table_source(tmp_path / name, label, fields=[{"name": "i", "type": "categorical"}]))
+
+    for column, equals, otherwise, found in (
+        ("x", 1, [-1, 0], r"2 values are neither 1 \(a click\) nor -1 or 0 \(none\): 2"),
+        ("w", "yes", "no", r"4 values are neither 'yes' \(a click\) nor 'no' \(none\): 'Yes', 'No'"),
+    ):
+        label = {"column": column, "equals": equals, "otherwise": otherwise}
+        with pytest.raises(ValueError, match=rf"{name}, column '{column}': {found}"):
+            read(label)
+    for otherwise in (1, None, [0, 1]):
+        label = {"column": "x", "equals": 1, "otherwise": otherwise}
+        with pytest.raises(ValueError, match="`otherwise` needs other values than `equals`"):
+            read(label)
+    with pytest.raises(ValueError, match=r"`otherwise` needs .* beside it, got 0"):
+        read({"column": "x", "otherwise": 0})
 
 
 @pytest.mark.parametrize(

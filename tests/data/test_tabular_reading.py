@@ -7,6 +7,7 @@ import textwrap
 import time
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -491,3 +492,19 @@ def test_the_zone_of_a_time_in_a_format_counts():
     processor = TabularFeatureProcessor([field], label=None).fit(pa.table({"t": given}))
     for rows in ([{"t": text} for text in given], pa.table({"t": given})):  # few rows, and columns
         assert len(set(processor(rows)["input_ids"].flatten().tolist())) == 1
+
+
+def test_labels_that_are_texts(tmp_path):
+    """A Parquet file's `True` and `1.0` are read as those of a text file; words are told what reads them."""
+    for number, words in enumerate((["True", "False", "true"], ["1.0", "0.0", "1"])):
+        frame = pd.DataFrame({"c": ["a", "b", "a"], "click": words})
+        frame.to_csv(tmp_path / f"{number}.csv", index=False)
+        frame.to_parquet(tmp_path / f"{number}.parquet")
+        for end in ("csv", "parquet"):
+            source = table_source(tmp_path / f"{number}.{end}", "click", fields=[{"name": "c", "type": "categorical"}])
+            assert TabularStore.build(source).labels.tolist() == [1, 0, 1]
+    frame.assign(click=["yes", "no", "yes"]).to_parquet(tmp_path / "w.parquet")
+    with pytest.raises(ValueError, match=r"'yes'.* Accepted: 0 and 1\. .* `label: {column: click, equals: WORD}`"):
+        TabularStore.build(
+            table_source(tmp_path / "w.parquet", "click", fields=[{"name": "c", "type": "categorical"}])
+        )

@@ -10,10 +10,12 @@ import torch
 import yaml
 from optimisers import steps_at_best
 from safetensors.torch import load_file
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data import InteractionLog
+from lmctr.data.batches.rows import CONTEXTS
 from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.recipe import load_recipe
@@ -292,3 +294,56 @@ def test_since_is_told_to_be_of_other_families_than_those_of_tables():
     )
     with pytest.raises(ValueError, match=words.replace(".*:", ".*;")):
         load_recipe({"data": {"name": "x.yaml", "since": 5}, "model": {"family": "deepfm"}, "training": {}})
+
+
+def log_of_devices(days, devices):
+    """Events of so many days, those of the third from these devices."""
+    draw = np.random.default_rng(5)
+    time, item = np.sort(draw.integers(0, 3 * 86_400, 600)), draw.integers(0, 30, 600)
+    device = np.where(time < 2 * 86_400, np.array(["phone", "desk"])[item % 2], np.array(devices)[item % len(devices)])
+    columns = (draw.integers(0, 20, 600), item, time, (draw.integers(0, 3, 600) + item % 3 > 2) * 1)
+    kept = time < days * 86_400
+    return InteractionLog.from_columns(
+        *(column[kept] for column in columns),
+        catalogue=pa.table({"item_id": np.arange(30), "title": [f"night {number}" for number in range(30)]}),
+        context=pa.table({"device": device[kept]}),
+    )
+
+
+@pytest.mark.parametrize("family", ["din", "ctr_sink"])
+def test_statistics_of_the_context_stay_where_it_has_new_values(family, tmp_path, capsys):
+    """The earlier run's statistics, as they were fitted; what it has none of is told."""
+    recipe = {**RECIPE, "data": {"statistics": ["basic", "context"], "baselines": False}}
+    if family == "ctr_sink":
+        backbone = TINY_BERT | {"max_position_embeddings": 64}
+        tokenizer = {"type": "wordpiece", "vocab_size": 150}
+        recipe["model"] = {"family": family, "backbone": backbone, "tokenizer": tokenizer}
+        recipe["data"] |= {"prompt": {"base": "generic/en", "item": "{title}"}, "num_behaviors": 4}
+        recipe["training"] = {"stage1_epochs": 0, "stage2_epochs": 1, "use_cpu": True, "seed": 0}
+
+    def trained(log, folder, **overrides):
+        own = {**recipe, "data": {**recipe["data"], "name": str(log.save(tmp_path / f"log-{folder}"))}}
+        return lmctr.runs.train(own, output_dir=tmp_path / folder, overrides=overrides)
+
+    first = trained(log_of_devices(2, ["phone"]), "first")
+    capsys.readouterr()
+    more = {**STILL, "training.from_run": str(first.path), "data.since": 2 * 86_400}
+    newer = log_of_devices(3, ["tv", "phone", "watch"])  # one is gone, two are new
+    second = trained(newer, "second", **more)
+    words = "; it has no statistic of device=tv, device=watch of the context: read as unknown values"
+    assert words in capsys.readouterr().out
+    reader = first.processor.statistics_reader
+    assert reader.names[-2:] == ("context:device=desk", "context:device=phone")
+    assert second.processor.statistics_reader.to_dict() == reader.to_dict()
+    shares = json.loads((second.path / "data.json").read_text())["unknown_by_field"]["train"]
+    assert shares[CONTEXTS] == pytest.approx(2 / 3, abs=0.1)
+    told = words.replace("device=tv, device=watch", "device=radio")
+    third = log_of_devices(3, ["radio", "desk"])
+    trained(third, "third", **more | {"training.from_run": str(second.path)})
+    assert told in capsys.readouterr().out
+
+    with pytest.raises(ValueError, match=r"data.statistics is \['.*'\] here and \['.*'\] in .*first; keep it"):
+        trained(newer, "other", **more, **{"data.statistics": ["context"]})
+    wider = newer.context.append_column("page", pa.array(["home"] * (len(newer.time) - 1) + ["search"]))
+    with pytest.raises(ValueError, match=r"'context:page=search'.* here and"):
+        trained(dataclasses.replace(newer, context=wider), "wider", **more)

@@ -347,3 +347,13 @@ def test_the_recipe_of_texts_reads_no_more_of_a_title_than_a_prompt_has_room_for
     assert yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"] == item
     told = "up to 3,900 characters; the recipe of texts reads 200 of each at most"
     assert (told in capsys.readouterr().out) == (item == "{title:.200}")
+
+
+def test_titles_that_are_long_behind_the_sample_are_bounded(clicks, monkeypatch):
+    monkeypatch.setattr("lmctr.data.guess.sample._BYTES", 1000)
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    titles = [*(f"Thing number {item}" for item in range(69)), "a long story " * 300]
+    pd.DataFrame({"item": range(70), "title": titles}).to_csv("things.csv", index=False)
+    assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
+    assert yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"] == "{title:.200}"

@@ -22,6 +22,12 @@ def test_unknown_key_message():
     assert message == (
         "unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed"
     )
+    many = [f"rate_{number}" for number in range(30)]
+    assert unknown_key_message("rate-7", many, "training", every="lmctr keys") == (
+        "unknown key 'rate-7' in training; did you mean 'rate_7'? the nearest of 30 known keys: rate_7, rate_27, rate_17, rate_9, rate_8; "
+        "lmctr keys prints all"
+    )
+    assert "rate_29" in unknown_key_message("rate-7", many, "training")
     assert unknown_key_message("xyz", [], "it") == "unknown key 'xyz' in it; known keys: (none)"
 
 

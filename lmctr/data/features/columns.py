@@ -239,8 +239,11 @@ def parse_time(value: str | None, time_format: str) -> int | None:
     return None
 
 
-def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
-    """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing."""
+_NAMES = "Declare the field as categorical if it has names."
+
+
+def numbers(array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES) -> np.ndarray:
+    """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing; `accepted` is said of other texts."""
     array = decoded(array)
     kind = array.type
     if pa.types.is_null(kind):
@@ -252,7 +255,7 @@ def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
         except pa.ArrowInvalid:
             array = pa.array([_number(value) for value in text.to_pylist()], pa.float64())
         bad = pc.and_(pc.is_null(array), pc.is_valid(text)).to_numpy(zero_copy_only=False)
-        rows.refuse(bad, text, column, "are no numbers", "Declare the field as categorical if it has names.")
+        rows.refuse(bad, text, column, "are no numbers", accepted)
     elif not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)):
         raise ValueError(f"{place(rows.source, column)}: values of type {kind} are no numbers.")
     values = _filled(array.cast(pa.float64(), safe=False), np.nan)
@@ -378,7 +381,11 @@ def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
     accepted = "Accepted: 0 and 1, and empty or -100 for what is not known." if may_miss else "Accepted: 0 and 1."
     if pa.types.is_boolean(array.type) and not array.null_count:
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.float32)
-    values = numbers(array, column, rows)
+    if is_text(array.type):  # as files of texts are read
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+        array = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", array))
+    rule = f"Of words, a rule tells which is 1, in a table's schema `label: {{column: {column}, equals: WORD}}`."
+    values = numbers(array, column, rows, f"{accepted} {rule}")
     if may_miss:
         values = np.where(np.isnan(values), NO_LABEL, values)
     rows.refuse(

@@ -279,7 +279,8 @@ class Guesser:
         found = pc.unique(self.events.values(name)).to_pylist()
         if len(found) != 2:
             return None
-        yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
+        plain = {value: str(value).strip().lower().removesuffix(".0") for value in found}  # 1.0 in texts
+        yes = [value for value in found if value in (1, True) or plain[value] in POSITIVE_WORDS]
         yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
         yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
@@ -307,10 +308,19 @@ class Guesser:
 
     def _rule(self, name: str, yes: list[Any] | None) -> Any:
         missing = self._if_missing(name)
-        plain = yes == [1] and {*pc.unique(self.events.values(name)).to_pylist()} == {0, 1}
+        found = {*pc.unique(self.events.values(name)).to_pylist()}
+        of_texts = yes in (["1"], ["1.0"]) and {str(value).removesuffix(".0") for value in found} == {"0", "1"}
+        plain = of_texts or (yes == [1] and found == {0, 1})
         if yes is not None and not plain:
-            return {"column": name, "equals": yes[0], **missing}
+            return {"column": name, "equals": yes[0], **self._no_clicks(name, yes[0]), **missing}
         return {"column": name, **missing} if missing else name
+
+    def _no_clicks(self, name: str, yes: Any) -> dict[str, Any]:
+        """The other of two values, which is no click: in other files a third one may be anything. Where a click is stated, all others are none."""
+        others = [value for value in pc.unique(self.events.values(name)).to_pylist() if value != yes]
+        if len(others) != 1 or self.click is not None:
+            return {}
+        return {"otherwise": [-1, 0] if yes == 1 and others[0] in (-1, 0) else others[0]}
 
     def _if_missing(self, name: str) -> dict[str, str]:
         return {"missing": self.missing} if self.events.table[name].null_count else {}

@@ -38,7 +38,7 @@ class LogGuess:
     guesses: list[Guess] = field(default_factory=list)
     schema: dict[str, Any] = field(default_factory=dict)
     title: str | None = None  # column of the catalogue
-    title_is_long: bool = False  # whether a prompt reads `TEXT_BOUND` characters of it only
+    title_is_long: bool = False  # whether it is, or may be: a prompt reads `TEXT_BOUND` characters of it only
     item_categories: list[str] = field(default_factory=list)
     user_categories: list[str] = field(default_factory=list)
 

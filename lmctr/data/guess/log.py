@@ -518,8 +518,11 @@ class _LogGuesser(Guesser):
             self.found.title = (known or sorted(short, key=texts.get, reverse=True) or [None])[0]
             if self.found.title in self.found.item_categories:
                 self.found.item_categories.remove(self.found.title)
-            if texts.pop(self.found.title, None) is not None and longest[self.found.title] > TEXT_BOUND:
-                self.found.title_is_long = True
+            is_long = texts.pop(self.found.title, None) is not None and longest[self.found.title] > TEXT_BOUND
+            self.found.title_is_long = is_long or (
+                self.found.title is not None and not sample.whole
+            )  # it may be, later
+            if is_long:
                 read = f"up to {longest[self.found.title]:,} characters; the recipe of texts reads {TEXT_BOUND} of each at most"
                 self._say("items in prompt", self.found.title, read)
             if texts:

@@ -36,7 +36,7 @@ ROLES = {
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
-    "revenue survived follow followed share shared forward forwarded comment commented favorite favourite collect collected finish finished",
+    "revenue survived won follow followed share shared forward forwarded comment commented favorite favourite collect collected finish finished",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "grade": "rating ratings stars overall",

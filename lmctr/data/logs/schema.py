@@ -48,7 +48,8 @@ class TimeSpec(TimeKeys):
 
 
 class LabelSpec(Values):
-    """A label column of 0 and 1, or a rule on a column; `missing` is "error", "history" (of a log: the event is no sample) or "drop" (of a
+    """A label column of 0 and 1, or a rule on a column; beside `equals`, `otherwise` holds the value or values that are no clicks, and any other
+    is an error: it may be a click of a file that is written otherwise. `missing` is "error", "history" (of a log: the event is no sample) or "drop" (of a
     table: the row is left out)."""
 
     column: ColumnName
@@ -59,6 +60,7 @@ class LabelSpec(Values):
     at_most: Any = None
     equals: Any = None
     in_: Any = Field(None, alias="in")
+    otherwise: Any = None
 
     @model_validator(mode="after")
     def _check_rule(self) -> LabelSpec:
@@ -70,6 +72,8 @@ class LabelSpec(Values):
             raise ValueError(f"`in` needs a list of values, got {value!r}.")
         if rule == "equals" and isinstance(value, (list, dict, type(None))):
             raise ValueError(f"`equals` needs one value, got {value!r}.")
+        if "otherwise" in self.model_fields_set and (rule != "equals" or value in self.others or None in self.others):
+            raise ValueError(f"`otherwise` needs other values than `equals`, beside it, got {self.otherwise!r}.")
         if rule not in (None, "in", "equals") and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ValueError(f"`{rule}` needs a number, got {value!r}.")
         return self
@@ -83,6 +87,13 @@ class LabelSpec(Values):
     def value(self) -> Any:
         """What the rule compares with."""
         return None if self.rule is None else getattr(self, _field(self.rule))
+
+    @property
+    def others(self) -> list[Any]:
+        """The values that are no clicks; empty: all that the rule does not name."""
+        if "otherwise" not in self.model_fields_set:
+            return []
+        return self.otherwise if isinstance(self.otherwise, list) else [self.otherwise]
 
     def describe(self) -> str:
         """The rule in words, such as "rating > 3"."""

@@ -54,6 +54,7 @@ from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.files import expanded
 from lmctr.utils.measure import release_memory
+from lmctr.utils.suggest import first_quoted
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
@@ -366,16 +367,16 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     """Whether each value of a column follows the rule of a label; null where there is no value. `place` names the column in errors."""
     array = plain_number(array)
     if spec.rule in ("equals", "in"):
-        wanted = spec.value if spec.rule == "in" else [spec.value]
-        try:
-            of_type = pa.array(wanted)
-            if pa.types.is_integer(array.type) and pa.types.is_floating(of_type.type):  # no whole number is 3.5
-                of_type = of_type.filter(pc.equal(pc.floor(of_type), of_type))
-            chosen = pc.is_in(array, value_set=of_type.cast(array.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-            raise ValueError(
-                f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
-            ) from None
+        chosen = _is_one_of(array, spec.value if spec.rule == "in" else [spec.value], place)
+        if spec.others:
+            told = pc.or_(chosen, _is_one_of(array, spec.others, place))
+            strange = array.filter(pc.and_(pc.is_valid(array), pc.invert(told)))
+            if len(strange):
+                found = first_quoted(pc.unique(strange).to_pylist())
+                raise ValueError(
+                    f"{place}: {len(strange)} values are neither {spec.value!r} (a click) nor {' or '.join(map(repr, spec.others))} (none): {found}. "
+                    "Write the labels as those are written, or let the label's rule in the schema or recipe name what they mean (equals, otherwise)."
+                )
         return pc.if_else(pc.is_null(array), pa.scalar(None, pa.bool_()), chosen)
     if not is_number(array.type):
         raise ValueError(
@@ -385,6 +386,18 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     if pa.types.is_floating(array.type):  # 0.3 in single precision is above 0.3
         value = value.cast(array.type)
     return _COMPARE[spec.rule](array, value)
+
+
+def _is_one_of(array: pa.Array, wanted: list[Any], place: str) -> pa.BooleanArray:
+    try:
+        of_type = pa.array(wanted)
+        if pa.types.is_integer(array.type) and pa.types.is_floating(of_type.type):  # no whole number is 3.5
+            of_type = of_type.filter(pc.equal(pc.floor(of_type), of_type))
+        return pc.is_in(array, value_set=of_type.cast(array.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        raise ValueError(
+            f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
+        ) from None
 
 
 def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:

@@ -92,7 +92,7 @@ def table_source(
         data: the whole table, or the training part when `test` is given. A path, or whatever
             [`~lmctr.data.tables.source.rows_of`] takes. A stream that can be read once only (a generator) does not do.
         label: column of 0 and 1, or a rule on a column such as `{"column": "answer", "equals": "yes"}` (`greater_than`, `at_least`, `less_than`,
-            `at_most`, `equals`, `in`); None: no label.
+            `at_most`, `equals`, `in`; beside `equals` the values of `otherwise` are no clicks, and others are an error); None: no label.
         labels: several label columns in place of `label`, for models with several tasks; empty cells of them are labels not known.
         fields: fields of the processor. None takes all other columns of the first block: text, whole numbers and booleans as
             categorical, other numbers as numeric, lists as sequences.

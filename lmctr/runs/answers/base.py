@@ -110,6 +110,10 @@ class Answers(ABC):
         """Counts of what the processor did not know in a request that was scored, as `unknown` has them."""
         return {}
 
+    def cut_words(self) -> str:
+        """What share of the requests so far the model read less of than was selected for it; nothing where none."""
+        return ""
+
     def scored(self, requests: Iterable[tuple[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
         """Each request and its logits (None: it was skipped), in order; holds a few batches at a time.
 

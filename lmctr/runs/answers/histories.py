@@ -147,6 +147,7 @@ class TextAnswers(HistoryAnswers):
     """Answers requests of texts; together, a row of the model per candidate, rows of like length in a batch."""
 
     counted = "tokens"
+    _read = _cut = 0  # requests whose rows were planned, and those that lost behaviours
 
     def check(self, request: Any, where: str) -> dict[str, Any]:
         return text_request(request, where, self.processor.prompt.item)
@@ -172,7 +173,24 @@ class TextAnswers(HistoryAnswers):
                 missing = items.count(None)  # said to be new
                 own = {"values": len(items), "missing": missing, "unknown": absent - missing}
                 counts[f"items of {role}"] = own
+        if request["candidates"] and processor.effective_max_length is not None and not processor.needs_similarity:
+            self._read, self._cut = self._read + 1, self._cut + self._is_cut(request)
         return counts
+
+    def _is_cut(self, request: Mapping[str, Any]) -> bool:
+        """Whether the rows of a request drop selected behaviours, the oldest, to have no more than `max_length` tokens."""
+        history, candidates = request["history"], request["candidates"]
+        pieces, events, _, target, time = self.processor.read_rows([history], candidates, [request["time"]])
+        start, end, times = (np.full(len(target), value, dtype=np.int64) for value in (0, len(history), time[0]))
+        return bool(
+            self.processor.plan_lengths(pieces, events, start=start, end=end, target=target, time=times)[2].any()
+        )
+
+    def cut_words(self) -> str:
+        longest = self.processor.effective_max_length
+        return (
+            f"{self._cut / self._read:.1%} of requests lost behaviours to max_length ({longest})" if self._cut else ""
+        )
 
     def many(self) -> float:
         return 2 if self.keeps_states else math.inf if self._scorer is None else self.batch_size

@@ -85,7 +85,8 @@ def predict(options: PredictOptions) -> int:
     _warn(warnings)
     reason = f" ({answers.reason})" if answers.reason else ""
     left = f", {skipped} skipped" if skipped else ""
-    print(f"{count} requests scored{left}{reason}{unknown_words(answers.unknown)}", file=sys.stderr)
+    cut = f"; {words}" if (words := answers.cut_words()) else ""
+    print(f"{count} requests scored{left}{reason}{unknown_words(answers.unknown)}{cut}", file=sys.stderr)
     return 0
 
 
@@ -151,6 +152,8 @@ def predict_rows(
             raise ValueError(f"rows: expected a list of requests, got {type(rows).__name__}; give [request] for one")
         answers = answers_for(model, processor, retriever, items=items)
         found = [logits for _, logits in answers.scored((f"rows[{n}]", plain_row(row)) for n, row in enumerate(rows))]
+        if words := answers.cut_words():
+            logger.warning(words)
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from .joined import joined_files_of
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
 from .tables import table_logits, with_files
+
+logger = logging.getLogger("lmctr.server")
 
 T, R = TypeVar("T"), TypeVar("R")
 _LETTERS = 4  # of a token, about
@@ -104,6 +107,7 @@ class ServedModel:
         self.items = load_item_statistics(folder.path, self.processor)
         self.retriever = None if self.kind == "table" else load_retriever(folder.path, self.processor)
         self.joined, self.not_joined = (), None
+        self._told_cut = False
         if self.kind == "table":
             try:
                 self.joined = joined_files_of(folder)
@@ -271,6 +275,12 @@ class ServedModel:
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
         counted = _isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
+        if not self._told_cut and self.answers.cut_words():
+            self._told_cut = True
+            logger.warning(
+                "a request lost behaviours to max_length (%d), the oldest of those that its rows would show; told once",
+                self.processor.effective_max_length,
+            )
         for place, count in zip(scored, counted):
             found[place] = (
                 count if isinstance(count, Exception) else Scored(asked[place][0], found[place], count, self)

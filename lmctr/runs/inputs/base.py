@@ -229,6 +229,10 @@ class InputKind(ABC):
         """The content of `data.json`: origin (`info`), counts, split, label rates, and `fingerprint`, a checksum by which
         a resumed run knows its data (with `inputs_fingerprint`, where that holds no inputs); `say` gets a summary in words."""
 
+    @abstractmethod
+    def data_fingerprint(self) -> str:
+        """A checksum of the data and their parts, after [`check`], which all views have alike whose baselines are the same."""
+
     @property
     def lacks_times(self) -> bool:
         """Whether loaded data are known to have no times, before their rows are read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,9 @@ from lmctr.data.logs.splits import Splits
 from lmctr.data.reading import MissingColumnsError
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
+from lmctr.statistics import resolve_statistics, statistic
 from lmctr.training.growth import carry_optimizer, carry_weights
+from lmctr.utils.suggest import first_of
 
 
 @contextmanager
@@ -58,6 +60,23 @@ class GoingOn:
                 raise ValueError(
                     f"{key} is {own!r} here and {found!r} in {self.before}; keep it{(hints or {}).get(key, '')}, or train anew"
                 )
+
+    def statistics_kept(self, log: Any, earlier: Sequence[str]) -> str:
+        """Words on the values of a log's context that `data.statistics` asks for beyond those of the `earlier` run, whose statistics stay: no
+        recipe can keep newer events from having new values.
+
+        Raises:
+            ValueError: other statistics than those of the earlier run, for another reason.
+        """
+        wanted, before = self.data["statistics"], tuple(earlier)
+        names = resolve_statistics(wanted, log) if wanted else ()
+        asked = (RunFolder(self.before).recipe() or {}).get("data", {}).get("statistics")
+        (others, columns), (others_before, known) = _by_context(names), _by_context(before)
+        there = set() if log.context is None else set(log.context.column_names)
+        if wanted != asked or others != others_before or not columns <= known <= there:
+            self.refuse_changes([("data.statistics", names, before)])
+        new = [name.removeprefix("context:") for name in names if name not in before]
+        return f"; it has no statistic of {first_of(new)} of the context: read as unknown values" if new else ""
 
     def say_times(self, time: np.ndarray, splits: Splits) -> None:
         """Say what of a log with the (E,) times of its events the earlier run has not seen, or has been trained on already."""
@@ -126,3 +145,10 @@ class GoingOn:
             return f"optimiser state of {file.parent}{lacking}"
 
         return start
+
+
+def _by_context(names: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Of statistics those that read no context, and the columns that the others read."""
+    rows = [statistic(name) for name in names]
+    columns = {row.feature.partition("=")[0] for row in rows if row.family == "context"}
+    return [row.name for row in rows if row.family != "context"], columns

@@ -240,6 +240,9 @@ class LogInput(InputKind):
             **weights,
         }
 
+    def data_fingerprint(self) -> str:
+        return whole_fingerprint(self.log, self.log_parts(), None if self.tasks[0] == "label" else self.first_label())
+
     def _statistics_read(self) -> dict[str, Any]:
         """The statistics that the opened model reads, for `data.json`; nothing without any."""
         reader = self.view.processor.statistics_reader
@@ -308,6 +311,11 @@ def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | Non
     parts = (splits.train, splits.validation, splits.test)
     more = (log.feedback_values, log.hidden, *more)  # a log without them keeps its checksum
     return checksum(log.offsets, log.item, log.time, log.label, log.feedback, *parts, *more)
+
+
+def whole_fingerprint(log: InteractionLog, parts: Splits, label: np.ndarray | None = None) -> str:
+    """[`log_fingerprint`] of a log's whole parts and of what else its baselines read: weights, and `label` where it is another."""
+    return log_fingerprint(log, parts, label, log.weight)
 
 
 def log_best_auc(log: InteractionLog, statistics: Sequence[str] | str | None) -> float | None:

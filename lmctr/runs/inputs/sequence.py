@@ -23,7 +23,6 @@ from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
-from lmctr.statistics import resolve_statistics
 from lmctr.training.growth import bank_rows
 from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values
@@ -142,19 +141,19 @@ class SequenceInput(GoingOn, LogInput):
                 f"training.from_run: {self.before} has no {ITEMS_FILE}; give a run of a log and of a family of sequences"
             )
         data, earlier = self.data, SequenceProcessor.from_pretrained(self.before)
-        names = resolve_statistics(data["statistics"], self.log) if data["statistics"] else ()
         given = (
             ("data.tasks", self.tasks, earlier.tasks),
             ("data.item_features", data["item_features"], earlier.item_feature_names),
             ("data.user_features", data["user_features"], earlier.user_feature_names),
             ("data.max_history_length", data["max_history_length"], earlier.max_history_length),
-            ("data.statistics", names, earlier.statistics),
         )
         files = {f"data.{side}_features": f" (--{side}s FILE, where columns are guessed)" for side in ("item", "user")}
         self.refuse_changes(given, files)
+        unread = self.statistics_kept(self.log, earlier.statistics)
         limits = {"min_count": data["min_count"], "max_idle": data["max_idle"]}
         processor, report = extend_sequence_processor(earlier, self.log, self.splits.train, **limits)
         self.say_extended(report)
+        self.extended += unread
         self.say_times(self.log.time, self.splits)
         return processor
 

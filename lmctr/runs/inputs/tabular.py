@@ -37,7 +37,7 @@ from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
-from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns
+from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns, whole_fingerprint
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -332,6 +332,9 @@ class TabularInput(GoingOn, StoredInput):
                     f"{without:,} samples of validation and test have no group: gAUC, UAUC and tests take them for one"
                 )
         return result
+
+    def data_fingerprint(self) -> str:
+        return super().data_fingerprint() if self.log is None else whole_fingerprint(self.log, self.log_parts())
 
     def _rates(self, rows: np.ndarray) -> dict[str, float]:
         return {task: float(np.mean(own == 1)) for task, own in self._known(rows).items() if len(own)}

@@ -44,7 +44,7 @@ from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint, may_hold
 from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pretrained_text_config, scratch_text_config
 from lmctr.runs.loading import check_tokenizer_files
-from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.statistics import StatisticsReader
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.files import expanded, read_json
 from lmctr.utils.values import Values
@@ -251,15 +251,14 @@ class TextInput(GoingOn, LogInput):
         recipe, earlier, before = folder.recipe(), self._config_before(), self.load_processor(self.before)
         config = self._config(earlier.text_config, {"sink_order": data["order"], "feedback": data["feedback"]})
         kept = [key for key in self.model_group if key not in (*TextModelKeys.model_fields, *_FREE)]
-        names = resolve_statistics(data["statistics"], self.log) if data["statistics"] else ()
         reader, retrieval = before.statistics_reader, recipe["data"].get("retrieval") or {}
         self.refuse_changes(
             [
                 *((f"model.{key}", self.model_group[key], recipe["model"].get(key)) for key in _OF_WEIGHTS),
                 *((f"model.{key}", getattr(config, key), getattr(earlier, key)) for key in kept),
-                ("data.statistics", names, () if reader is None else reader.names),
             ]
         )
+        unread = self.statistics_kept(self.log, () if reader is None else reader.names)
         fitted = ("value_levels", "statistics_reader", "statistic_bounds", "feedback_labels", "sink_token_id")
         same = {name: getattr(before, name) for name in fitted}
         own, found = (
@@ -277,7 +276,7 @@ class TextInput(GoingOn, LogInput):
             self.refuse_changes([("data.retrieval.encoder", encoder, retrieval.get("encoder"))])
         self._value_levels()  # graded feedback that is read must be there
         self._check_feedback(before, self.before)
-        self.extended = "texts, sinks and statistics are read as they were"
+        self.extended = f"texts, sinks and statistics are read as they were{unread}"
         self.say_times(self.log.time, self.splits)
         return before
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.evaluation.evaluator import METRIC_TITLES
+from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.recipe import Recipe
 from lmctr.utils.files import read_json, write_json
@@ -24,21 +25,34 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
     return data | ({"refit": True} if recipe.training.get("refit") else {})
 
 
-def baselines_file(output_dir: Path, recipe: Recipe) -> Path:
-    """Where the baselines of a recipe are kept."""
+def configuration_key(recipe: Recipe) -> str:
+    """A short name of [`configuration`]."""
     text = json.dumps(configuration(recipe), sort_keys=True)
-    return output_dir / "baselines" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def read_baselines(output_dir: Path, recipe: Recipe) -> dict[str, Any]:
-    """What is kept of the baselines of a recipe; empty before they are computed."""
-    path = baselines_file(output_dir, recipe)
-    return read_json(path) if path.is_file() else {}
+def baselines_file(output_dir: Path, recipe: Recipe, fingerprint: str) -> Path:
+    """Where the baselines of a recipe are kept that were measured on data of a fingerprint ([`InputKind.data_fingerprint`])."""
+    return output_dir / "baselines" / f"{configuration_key(recipe)}-{fingerprint}.json"
 
 
-def stored_baselines(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> dict[str, dict[int, Any]]:
+def kept_file(output_dir: Path, recipe: Recipe, runs: Iterable[RunFolder] = ()) -> Path | None:
+    """The kept baselines of the data of some finished runs, of which the first tells its data; where none does, as runs and baselines from
+    before data were told, the only ones of the recipe's configuration. None where there are none."""
+    told = [found for run in runs if (found := (run.data() or {}).get("data_fingerprint")) is not None]
+    if told:
+        path = baselines_file(output_dir, recipe, told[0])
+        return path if path.is_file() else None
+    key, folder = configuration_key(recipe), output_dir / "baselines"
+    if (path := folder / f"{key}.json").is_file():
+        return path
+    found = list(folder.glob(f"{key}-*.json"))
+    return found[0] if len(found) == 1 else None
+
+
+def stored_baselines(path: Path | None, seeds: Iterable[int]) -> dict[str, dict[int, Any]]:
     """Kept baselines: name -> seed -> part ("validation", "test") -> metrics. Only the seeds that are there."""
-    kept = read_baselines(output_dir, recipe).get("seeds", {})
+    kept = {} if path is None else read_json(path).get("seeds", {})
     found: dict[str, dict[int, Any]] = {}
     for seed in seeds:
         for name, parts in kept.get(str(seed), {}).items():
@@ -46,22 +60,25 @@ def stored_baselines(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> 
     return found
 
 
-def missing_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> list[int]:
-    """Seeds without kept baselines."""
-    kept = read_baselines(output_dir, recipe).get("seeds", {})
-    return [seed for seed in seeds if str(seed) not in kept]
+def has_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> bool:
+    """Whether some kept baselines of the recipe's configuration have all these seeds; of which data is known when these are read."""
+    files = (output_dir / "baselines").glob(f"{configuration_key(recipe)}*.json")
+    return any({*map(str, seeds)} <= read_json(path).get("seeds", {}).keys() for path in files)
 
 
 def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: Callable[[str], None]) -> None:
-    """Compute the baselines of a recipe's data seed by seed, as its view of the data does, and write them after each seed."""
-    path = baselines_file(output_dir, recipe)
-    written = read_baselines(output_dir, recipe) or {"data": configuration(recipe), "seeds": {}}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Compute the baselines of a recipe's data seed by seed, as its view of the data does, and write them after each seed, but for
+    those that are kept of the very data."""
     with tempfile.TemporaryDirectory() as scratch:
         view = input_of(recipe)
         view.load(Path(scratch))
         view.check()  # fills the store of a table
+        path = baselines_file(output_dir, recipe, view.data_fingerprint())
+        written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
+        path.parent.mkdir(parents=True, exist_ok=True)
         for seed in seeds:
+            if str(seed) in written["seeds"]:
+                continue
             measured, num_samples = view.baselines(seed, bool(recipe.training.get("refit")))
             written["seeds"][str(seed)] = measured
             written["training_samples"] = num_samples

@@ -27,7 +27,7 @@ from lmctr.evaluation.comparison import (
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.runs.folder import DATA, check_same_data
 from lmctr.runs.recipe import Recipe
-from lmctr.studies.grids.baselines import baselines_file, configuration, read_baselines, stored_baselines
+from lmctr.studies.grids.baselines import configuration, configuration_key, kept_file, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions
 from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
@@ -288,22 +288,27 @@ def collect(
         if result.point.compare_to is not None and result.runs:
             result.compared = _compare(results, result.point.name, result.point.compare_to, num_resamples)
     contrasts = [_compare(results, *pair, num_resamples) for pair in grid.contrasts]
-    sections: dict[Path, Section] = {}
+    sections: dict[str, Section] = {}
+    files: dict[str, Path | None] = {}
+    done = {point: [run.folder for run in runs if run.point == point and run.state == DONE] for point in results}
     for result in results.values():
         recipe = recipes[result.point.name, grid.seeds[0]]
-        path = baselines_file(grid.output_dir, recipe)
-        if path not in sections:
-            kept = stored_baselines(grid.output_dir, recipe, grid.seeds) if label is None else {}
+        key = configuration_key(recipe)
+        if key not in sections:
+            of_key = [name for name in results if configuration_key(recipes[name, grid.seeds[0]]) == key]
+            files[key] = kept_file(grid.output_dir, recipe, [run for name in of_key for run in done[name]])
+            path = files[key] if label is None else None
+            kept = stored_baselines(path, grid.seeds)
             parts = {
                 name: {seed: parts[split] for seed, parts in seeds.items() if split in parts}
                 for name, seeds in kept.items()
             }
-            written = read_baselines(grid.output_dir, recipe) if label is None else {}
-            sections[path] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
-        sections[path].points.append(result)
-        sections[path].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]
-    for path, section in sections.items():
-        _tell_samples_apart(section, path)
+            written = {} if path is None else read_json(path)
+            sections[key] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
+        sections[key].points.append(result)
+        sections[key].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]
+    for key, section in sections.items():
+        _tell_samples_apart(section, files[key])
     named: dict[str, list[Section]] = {}
     for section in sections.values():
         named.setdefault(_dataset(section, recipes), []).append(section)
@@ -313,7 +318,7 @@ def collect(
     return list(sections.values())
 
 
-def _tell_samples_apart(section: Section, path: Path) -> None:
+def _tell_samples_apart(section: Section, path: Path | None) -> None:
     """Note what of a section was measured on other samples than its first run, as where the data changed in between; such baselines, which lie in
     `path`, are left out."""
     first, *others = [next(iter(result.runs.values())) for result in section.points if result.runs] or [None]

@@ -26,7 +26,7 @@ from typing import Any
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.runs.recipe import Recipe
 from lmctr.runs.training import train_recipe
-from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
+from lmctr.studies.grids.baselines import compute_baselines, configuration_key, has_seeds
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
@@ -118,7 +118,7 @@ class GridRunner:
                 f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
             )
             began = time.monotonic()
-            self._baselines()
+            self._baselines(bool(todo))
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
                     self.tell(
@@ -191,19 +191,19 @@ class GridRunner:
             recipe = dataclasses.replace(recipe, data={**recipe.data, "baselines": False})
         return in_child(_train_here, (recipe, run, resume, words))
 
-    def _baselines(self) -> None:
-        """Baselines of each data configuration, in one child that gives its memory back."""
+    def _baselines(self, reads_data: bool) -> None:
+        """Baselines of each data configuration, in one child that gives its memory back; where the grid `reads_data` for its runs, it is seen
+        whether those that are kept are of the same."""
         groups = {}
         for recipe in self.recipes.values():
             if recipe.data.get("baselines"):
-                groups.setdefault(baselines_file(self.grid.output_dir, recipe), recipe)
-        for path, recipe in groups.items():
-            missing = missing_seeds(self.grid.output_dir, recipe, self.grid.seeds)
-            if missing:
-                log = path.with_suffix(".log")
+                groups.setdefault(configuration_key(recipe), recipe)
+        for key, recipe in groups.items():
+            if reads_data or not has_seeds(self.grid.output_dir, recipe, self.grid.seeds):
+                log = self.grid.output_dir / "baselines" / f"{key}.log"
                 log.parent.mkdir(parents=True, exist_ok=True)
                 with progress.Work(f"measuring baselines of {recipe.data['name']}"):
-                    code = in_child(_baselines_here, (self.grid.output_dir, recipe, missing, str(log)))
+                    code = in_child(_baselines_here, (self.grid.output_dir, recipe, self.grid.seeds, str(log)))
                 if code:
                     self.tell(f"baselines of {recipe.data['name']} failed: {_last_error(log, code)} (output: {log})")
 
