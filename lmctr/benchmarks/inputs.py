@@ -19,7 +19,6 @@ from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.training.tokenizers import train_tokenizer
 
 SEED = 0
-PROMPT = "movielens/en"
 _VOCAB_SIZE = 8000  # of the tokenizer made from the catalogue
 
 
@@ -41,9 +40,16 @@ def shuffled_samples(log: InteractionLog) -> np.ndarray:
     return np.random.default_rng(SEED).permutation(events)
 
 
-def catalogue_tokenizer(log: InteractionLog, kind: str = "wordpiece", prompt: str = PROMPT) -> PreTrainedTokenizerFast:
+def prompt_of(log: InteractionLog) -> str:
+    """The prompt that reads a log's items where none is asked for: films' one, or that of any catalogue with titles."""
+    return "movielens/en" if "genres" in log.catalogue.column_names else "generic/en"
+
+
+def catalogue_tokenizer(
+    log: InteractionLog, kind: str = "wordpiece", prompt: str | None = None
+) -> PreTrainedTokenizerFast:
     """A tokenizer trained on the texts of the items."""
-    return train_tokenizer(Prompt.load(prompt).item_texts(log.catalogue), kind, _VOCAB_SIZE)
+    return train_tokenizer(Prompt.load(prompt or prompt_of(log)).item_texts(log.catalogue), kind, _VOCAB_SIZE)
 
 
 def behaviors(log: InteractionLog, texts: Sequence[str], first: int, last: int) -> list[dict[str, Any]]:

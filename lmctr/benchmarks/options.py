@@ -78,7 +78,7 @@ class TextBenchmark(LogBenchmark):
     tokenizer: str | None = option(
         "tokenizer: name, folder or package:NAME; default: WordPiece of the catalogue", None
     )
-    prompt: str = option("prompt", "movielens/en")
+    prompt: str | None = option("prompt (default: movielens/en where items have genres, else generic/en)", None)
     feedback: str = option("how feedback is given: none, inline, groups", "none")
     num_behaviors: list[int] = option("behaviours of a sample, K", [30, 50], metavar="K")
     max_length: int | None = option("most tokens of a sample (default: no limit)", None)

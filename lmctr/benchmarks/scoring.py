@@ -21,7 +21,7 @@ from lmctr.benchmarks.harness import (
     speedups,
     table,
 )
-from lmctr.benchmarks.inputs import PROMPT, SEED, behaviors, catalogue_tokenizer, random_model, read_log
+from lmctr.benchmarks.inputs import SEED, behaviors, catalogue_tokenizer, prompt_of, random_model, read_log
 from lmctr.benchmarks.options import ScoringBenchmark
 from lmctr.data.logs.log import InteractionLog
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
@@ -141,10 +141,11 @@ def _request(
     log = read_log(
         options, num_users=20, num_items=max(500, options.candidates), events_per_user=2 * options.num_behaviors
     )
-    texts = Prompt.load(PROMPT).item_texts(log.catalogue)
+    prompt = prompt_of(log)
+    texts = Prompt.load(prompt).item_texts(log.catalogue)
     processor = CTRSinkProcessor(
         catalogue_tokenizer(log, "bpe" if options.model_type.startswith("qwen") else "wordpiece"),
-        prompt=PROMPT,
+        prompt=prompt,
         feedback=options.feedback,
         sink_signal=options.sink_signal,
         num_behaviors=options.num_behaviors,

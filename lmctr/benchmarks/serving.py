@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from lmctr.benchmarks.harness import machine_text, reports, results, say, table
-from lmctr.benchmarks.inputs import PROMPT, SEED, behaviors, catalogue_tokenizer, random_model, read_log
+from lmctr.benchmarks.inputs import SEED, behaviors, catalogue_tokenizer, prompt_of, random_model, read_log
 from lmctr.benchmarks.options import ServingBenchmark
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
@@ -103,10 +103,11 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
 def _model(options: ServingBenchmark) -> tuple[Any, CTRSinkProcessor, list[list[dict[str, Any]]], list[str]]:
     """A model with random weights, its processor, histories of users, and the texts of items."""
     log = read_log(options, num_users=options.users, num_items=500, events_per_user=2 * options.num_behaviors)
-    texts = Prompt.load(PROMPT).item_texts(log.catalogue)
+    prompt = prompt_of(log)
+    texts = Prompt.load(prompt).item_texts(log.catalogue)
     processor = CTRSinkProcessor(
         catalogue_tokenizer(log, "bpe"),
-        prompt=PROMPT,
+        prompt=prompt,
         feedback="inline",
         sink_signal="feedback",
         num_behaviors=options.num_behaviors,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from lmctr.benchmarks.harness import in_turn, machine_text, now, rates, reports, results, say, speedups, table
-from lmctr.benchmarks.inputs import behaviors, catalogue_tokenizer, read_log, shuffled_samples
+from lmctr.benchmarks.inputs import behaviors, catalogue_tokenizer, prompt_of, read_log, shuffled_samples
 from lmctr.benchmarks.options import TextBenchmark
 from lmctr.data.batches.text import TextView
 from lmctr.data.logs.log import InteractionLog
@@ -39,6 +40,7 @@ def benchmark_text(options: TextBenchmark, log: InteractionLog | None = None) ->
         ValueError: a log without samples; a result of the cached way that differs from the raw texts' (never expected).
     """
     log = read_log(options) if log is None else log
+    options = replace(options, prompt=options.prompt or prompt_of(log))
     events = shuffled_samples(log)[: options.samples]
     backend = _tokenizer(log, options)
     name = options.tokenizer or f"WordPiece of the catalogue, {len(backend)} entries"

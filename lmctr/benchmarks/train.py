@@ -24,7 +24,7 @@ from lmctr.benchmarks.harness import (
     summary,
     table,
 )
-from lmctr.benchmarks.inputs import PROMPT, SEED, catalogue_tokenizer, random_model, read_log, shuffled_samples
+from lmctr.benchmarks.inputs import SEED, catalogue_tokenizer, prompt_of, random_model, read_log, shuffled_samples
 from lmctr.benchmarks.options import TrainBenchmark
 from lmctr.data.batches.text import TextView
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -182,7 +182,7 @@ def _data(options: TrainBenchmark) -> tuple[TextView, np.ndarray]:
         raise ValueError(f"{options.data} has no feedback; the histories of this benchmark come as two lists")
     processor = CTRSinkProcessor(
         catalogue_tokenizer(log),
-        prompt=PROMPT,
+        prompt=prompt_of(log),
         feedback="groups",
         num_behaviors=options.num_behaviors,
         max_length=options.max_length,

@@ -29,7 +29,7 @@ from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, replacing, write_json
 from lmctr.utils.load_report import without_bars
 from lmctr.utils.progress import showing
-from lmctr.utils.random_state import kept_random_state
+from lmctr.utils.random_state import kept_random_state, kept_settings
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
 
 
 @without_bars()
+@kept_settings()
 @kept_random_state()
 def evaluate(
     run: str | Path,

@@ -55,7 +55,7 @@ from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
 from lmctr.utils.ragged import blocks
-from lmctr.utils.random_state import kept_random_state
+from lmctr.utils.random_state import kept_random_state, kept_settings
 from lmctr.utils.stopping import HeldInterrupt
 from lmctr.utils.tables import write_csv
 
@@ -148,6 +148,7 @@ def _of_file(
     return recipe, output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{recipe['model']['family']}"
 
 
+@kept_settings()
 @kept_random_state()
 def train_recipe(
     recipe: Any,

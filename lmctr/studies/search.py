@@ -33,6 +33,7 @@ from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
 from lmctr.utils.files import read_json, read_yaml, remove_left, write_text
 from lmctr.utils.lock import owned
+from lmctr.utils.random_state import kept_settings
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
@@ -77,6 +78,7 @@ class Search:
         FileNotFoundError, ValueError: no such recipe or space, values that the recipe does not accept, a folder with another search.
     """
 
+    @kept_settings()  # arguments with `tf32` set it when they are made
     def __init__(self, options: SearchOptions, say: Callable[[str], None] | None = None):
         try:
             import optuna
@@ -209,6 +211,7 @@ class Search:
             else:
                 study.enqueue_trial(known)
 
+    @kept_settings()
     def _try(self, study: Any, number: int) -> None:
         """One trial. What its values cannot be trained with is told and noted; where no training could begin yet it is an error."""
         study.sampler = self.optuna.samplers.TPESampler(seed=self.seed + number)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, ClassVar
 
+import torch
 from accelerate.utils import DynamoBackend, parse_flag_from_env
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
@@ -373,6 +374,8 @@ class CTRTrainingArguments(TrainingArguments):
         self.report_to = "none" if self.report_to is None else self.report_to
         self._check_words()
         super().__post_init__()
+        if self.tf32 is not None:  # transformers sets each value once in a process, and not again
+            torch.backends.fp32_precision = "tf32" if self.tf32 else "ieee"
         wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not wants_cpu:
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from huggingface_hub import HfApi
 from huggingface_hub.errors import (
     HfHubHTTPError,
+    LocalEntryNotFoundError,
     LocalTokenNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -25,7 +26,7 @@ class HubError(OSError):
 def ask_hub(what: str, call: Callable[[], T]) -> T:
     """Make a call to the Hub; its errors become a `HubError` that says what to do. `what` starts with the verb, push or load."""
     try:
-        return call()
+        return _made(call)
     except LocalTokenNotFoundError as error:
         raise HubError(f"{what}: no access token; run `hf auth login` or set HF_TOKEN") from error
     except RevisionNotFoundError as error:
@@ -44,6 +45,15 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
         raise HubError(
             f"{what}: the Hub at {HfApi().endpoint} was not reached ({error}); check the connection and HF_ENDPOINT"
         ) from error
+
+
+def _made(call: Callable[[], T]) -> T:
+    """A download that was refused says that the file is not here, and why only as its cause."""
+    try:
+        return call()
+    except LocalEntryNotFoundError as error:
+        refused = error.__cause__ or error
+    raise refused
 
 
 def _advice(error: HfHubHTTPError, verb: str) -> str:

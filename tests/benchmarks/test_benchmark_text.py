@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from lmctr.benchmarks.options import TextBenchmark
 from lmctr.benchmarks.text import _raw_rows, _whole_text, benchmark_text, padding_share
@@ -86,3 +87,32 @@ def test_the_command_prints_and_writes(log, tmp_path, capsys, suffix):
 def test_bad_arguments(words, message, capsys):
     assert main(["benchmark", "text", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["text", "train", "scoring"])
+def test_a_catalogue_with_titles_alone_is_read(verb, tmp_path, monkeypatch, capsys):
+    """As `lmctr init` describes it: the prompt of films, by which the generated log is read, wants genres."""
+    rows = [
+        f"u{user},{item},{1_700_000_000 + 60 * item + user},{(user + item) % 2}"
+        for user in range(40)
+        for item in range(30)
+    ]
+    (tmp_path / "clicks.csv").write_text("\n".join(["user,item,time,clicked", *rows]) + "\n")
+    (tmp_path / "items.csv").write_text(
+        "\n".join(["item,title", *(f"{item},Thing {item}" for item in range(30))]) + "\n"
+    )
+    schema = {
+        "name": "clicks",
+        "events": "clicks.csv",
+        "columns": {"user": "user", "item": "item", "time": "time", "label": "clicked"},
+        "catalogue": {"path": "items.csv", "columns": ["title"]},
+    }
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
+    small = {
+        "text": ["--samples", "64", "--repeats", "1", "--num-behaviors", "4"],
+        "train": ["--quick", "--num-behaviors", "4"],
+        "scoring": ["--quick", "--num-behaviors", "4", "--candidates", "8"],
+    }
+    assert main(["benchmark", verb, "--data", str(tmp_path / "schema.yaml"), *small[verb]]) == 0
+    heading = {"text": "generic/en", "train": "## Training CTR-Sink", "scoring": "## Scoring one user"}
+    assert heading[verb] in capsys.readouterr().out

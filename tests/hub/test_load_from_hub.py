@@ -131,6 +131,18 @@ def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_pa
     assert "does not exist" in errors[5][1]
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"), [(403, "the access token may not read it"), (500, "the server failed; load again later")]
+)
+def test_files_that_the_hub_refuses_are_told_as_refused(hub, tmp_path, monkeypatch, status, advice):
+    """Its answer to a file, behind one that told of the repository, is no broken connection."""
+    monkeypatch.setitem(hub.failures, "resolve", status)
+    ((kind, text),) = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/tiny"})
+    assert kind == "HubError"
+    assert text.startswith("load 'tester/tiny' from the Hub")
+    assert f"the Hub answered {status}: {advice}" in text
+
+
 def test_what_a_model_of_the_hub_lacks_is_told_of_its_id(hub, tmp_path):
     files = hub.repos["tester/tiny"]["commits"]["a" * 40]
     lacking = {

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import random
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from datasets import Dataset
 from tiny_backbones import TINY_BERT
 from transformers import TrainerCallback
-from transformers.utils.logging import is_progress_bar_enabled
+from transformers.utils.logging import get_verbosity, is_progress_bar_enabled
 
 import lmctr
 import lmctr.data
@@ -339,3 +340,35 @@ def test_what_draws_at_random_goes_on_as_before(table, tmp_path, monkeypatch):
         lmctr.runs.train(recipe, output_dir=tmp_path / "other")
     found.append(drawn())
     assert found == wanted
+
+
+def test_how_torch_computes_is_as_before(table, tmp_path, monkeypatch):
+    """Else the next training, and what its user computes, has the precision and the algorithms of this one."""
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+
+    def settings():
+        cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+        variables = {name: os.environ.get(name) for name in ("ACCELERATE_MIXED_PRECISION", "CUDA_LAUNCH_BLOCKING")}
+        ways = torch.backends.fp32_precision, torch.are_deterministic_algorithms_enabled()
+        return ways, cudnn, variables, get_verbosity()
+
+    class Sees(TrainerCallback):
+        def on_train_begin(self, *_, **__):
+            seen.append(settings())
+
+    monkeypatch.setitem(globals(), "Sees", Sees)
+    before, seen = settings(), []
+    values = {"tf32": True, "full_determinism": True, "log_level": "error", "callbacks": [f"{__name__}:Sees"]}
+    recipe = {
+        "data": {"name": str(table), "split": "random", "baselines": False},
+        "model": {"family": "deepfm"},
+        "training": {"epochs": 1, "use_cpu": True, **values},
+    }
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert seen[0][0] == ("tf32", True)
+    assert settings() == before
+    run.evaluate("validation")
+    assert settings() == before
+    with pytest.raises(ValueError, match="learning_rate"):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "other", overrides={"training.learning_rate": -1})
+    assert settings() == before

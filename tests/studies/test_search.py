@@ -7,6 +7,7 @@ import socket
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from lmctr.cli.main import main
@@ -280,6 +281,22 @@ def test_shares_of_negatives_are_searched(files):
 
 def read_csv_rows(result, files):
     return read_csv(files / "search" / "trials.csv", text=["state"], numbers=["auc"])
+
+
+def test_the_precision_of_a_trial_is_its_own(files, monkeypatch):
+    """`tf32` holds for the whole process as soon as arguments are made."""
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    before, found = torch.backends.fp32_precision, {}
+
+    def evaluations(self, watch):
+        found[self.args.tf32] = torch.backends.fp32_precision
+        watch.on_evaluate(None, type("State", (), {"epoch": 1.0}), None, {"eval_auc": 0.6})
+
+    monkeypatch.setattr(Training, "evaluations", evaluations)
+    (files / "space.yaml").write_text(yaml.safe_dump({"training.tf32": [None, True, False]}))
+    Search(options(files, trials=8)).run()
+    assert found == {None: before, True: "tf32", False: "ieee"}
+    assert torch.backends.fp32_precision == before
 
 
 def test_the_same_values_are_tried_once(files, quick):
