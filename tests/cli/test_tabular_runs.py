@@ -266,7 +266,7 @@ def test_features_that_changed_are_other_data(tmp_path, capsys):
     frame.to_csv(file, index=False)
     assert main([*train, "--training.seed", "2", "--output-dir", str(runs[2])]) == 0
     now = read(runs[2], "data.json")
-    assert [key for key in before if before[key] != now[key]] == ["inputs_fingerprint"]
+    assert {key for key in before if before[key] != now[key]} == {"inputs_fingerprint", "data_fingerprint"}
     capsys.readouterr()
     said = error_of(capsys, "card", runs[0], "--seeds", *runs[1:], "--print")
     assert "zero and" in said
