@@ -13,7 +13,7 @@ from lmctr.data.logs.columns import nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
-from lmctr.utils.arrow import is_text, without_empty
+from lmctr.utils.arrow import decoded, is_text, without_empty
 from lmctr.utils.values import Values, read_values
 
 from .source import Piece
@@ -70,7 +70,7 @@ def _kind(spec: LabelSpec) -> str:
 def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
     table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
     for name in {*rules} & {*table.schema.names}:
-        words, rule = rows.column(name), rules[name]
+        words, rule = decoded(rows.column(name)), rules[name]
         if is_text(words.type) and "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):
             words = without_empty(words)
         held = follows(words, rule, place(rows.source, name)).cast(pa.float64())
