@@ -186,6 +186,7 @@ def test_labels_of_other_values_than_a_rule_names(tmp_path, name, kind):
         (pa.array([1.0, -1.0, float("nan"), 1.0]), {"equals": 1, "otherwise": [-1, 0], "missing": "drop"}),
         (pa.array([5.0, 1.0, float("nan"), 4.0]), {"at_least": 4, "missing": "drop"}),
         (pa.array([1.0, 0.0, float("nan"), 1.0]), {"missing": "drop"}),
+        (pa.array(["1", "0", "", "1"]), {"missing": "drop"}),
         (pa.array([1, 0, None, 1], pa.uint8()), {"equals": 1, "otherwise": [-1, 0], "missing": "drop"}),
     ],
 )
