@@ -591,3 +591,13 @@ def test_labels_of_numbers_as_texts(tmp_path, words):
     pq.write_table(pa.table(columns), tmp_path / "e.parquet")
     guess = guess_table(sample_file(tmp_path / "e.parquet"))
     assert guess.schema["label"] == "clicked"
+
+
+def test_labels_that_are_nan_are_not_known(tmp_path):
+    """As a DataFrame holds numbers that are missing: they are no third value."""
+    columns = clicks(clicked=[1.0, 0.0, float("nan"), 1.0] * (ROWS // 4), member=["a", "b"] * (ROWS // 2))
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    guess = guess_table(sample_file(tmp_path / "e.parquet"))
+    assert guess.schema["label"] == {"column": "clicked", "missing": "drop"}
+    says = next(entry.why for entry in guess.guesses if entry.role == "label")
+    assert says == f"two values, 1.0 in 66.7% of the rows; {ROWS // 4} rows without a value are left out"

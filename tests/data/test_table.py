@@ -176,6 +176,33 @@ def test_labels_of_other_values_than_a_rule_names(tmp_path, name, kind):
 
 
 @pytest.mark.parametrize(
+    ("labels", "rule"),
+    [
+        (
+            pa.array(["yes", "no", "", "yes"]).dictionary_encode(),
+            {"equals": "yes", "otherwise": "no", "missing": "drop"},
+        ),
+        (pa.array(["True", "false", None, " TRUE"]).dictionary_encode(), {"missing": "drop"}),
+        (pa.array([1.0, -1.0, float("nan"), 1.0]), {"equals": 1, "otherwise": [-1, 0], "missing": "drop"}),
+        (pa.array([5.0, 1.0, float("nan"), 4.0]), {"at_least": 4, "missing": "drop"}),
+        (pa.array([1.0, 0.0, float("nan"), 1.0]), {"missing": "drop"}),
+        (pa.array(["1", "0", "", "1"]), {"missing": "drop"}),
+        (pa.array([1, 0, None, 1], pa.uint8()), {"equals": 1, "otherwise": [-1, 0], "missing": "drop"}),
+    ],
+)
+def test_labels_of_a_table_as_parquet_files_hold_them(tmp_path, labels, rule):
+    """Codes of words, as pandas writes categorical columns, NaN where there is no value, as others write numbers, and numbers without a sign."""
+    pq.write_table(pa.table({"i": ["a", "b", "c", "d"], "clicked": labels}), tmp_path / "rows.parquet")
+    label = {"column": "clicked", **rule}
+    fields = [{"name": "i", "type": "categorical"}]
+    assert TabularStore.build(table_source(tmp_path / "rows.parquet", label, fields=fields)).labels.tolist() == [
+        1,
+        0,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
     ("time_spec", "values"),
     [
         ("t", [5, 3]),

@@ -377,7 +377,7 @@ def count_labels(rows: Rows, columns: Sequence[str]) -> tuple[int, int]:
 
 def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
     """(N,) float32 labels. Raises `ValueError` for anything but 0 and 1; with `may_miss`, an empty cell and -100 are -100."""
-    array = rows.column(column)
+    array = decoded(rows.column(column))
     accepted = "Accepted: 0 and 1, and empty or -100 for what is not known." if may_miss else "Accepted: 0 and 1."
     if pa.types.is_boolean(array.type) and not array.null_count:
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.float32)

@@ -18,7 +18,7 @@ from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
-from lmctr.utils.arrow import decoded, is_list, is_number, is_text
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 
@@ -230,7 +230,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
             decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
             if comma or (words and _all_match(values, f"^{_NUMBER}$")):
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
-        cleaned[name] = values
+        cleaned[name] = without_empty(values)  # NaN too
     if kind in ("csv", "tsv"):
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}

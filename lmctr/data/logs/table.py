@@ -369,7 +369,10 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     if spec.rule in ("equals", "in"):
         chosen = _is_one_of(array, spec.value if spec.rule == "in" else [spec.value], place)
         if spec.others:
-            told = pc.or_(chosen, _is_one_of(array, spec.others, place))
+            signed = (
+                array.cast(pa.int64()) if pa.types.is_unsigned_integer(array.type) else array
+            )  # -1 can be asked for
+            told = pc.or_(chosen, _is_one_of(signed, spec.others, place))
             strange = array.filter(pc.and_(pc.is_valid(array), pc.invert(told)))
             if len(strange):
                 found = first_quoted(pc.unique(strange).to_pylist())

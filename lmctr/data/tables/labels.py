@@ -13,7 +13,7 @@ from lmctr.data.logs.columns import nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
-from lmctr.utils.arrow import is_text, without_empty
+from lmctr.utils.arrow import decoded, is_text, without_empty
 from lmctr.utils.values import Values, read_values
 
 from .source import Piece
@@ -52,7 +52,7 @@ def told_by(piece: Piece, labels: list[LabelSpec]) -> Piece:
         for rows in piece.read(wanted):
             told = Rows(_told(rows, rules), rows.source, rows.first, rows.split, rows.numbers)
             for name in dropped:
-                told = told.take(~nulls(told.column(name)))
+                told = told.take(~nulls(without_empty(decoded(told.column(name)))))
             yield told
 
     said = repr(sorted(spec.describe() for spec in labels))
@@ -70,8 +70,8 @@ def _kind(spec: LabelSpec) -> str:
 def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
     table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
     for name in {*rules} & {*table.schema.names}:
-        words, rule = rows.column(name), rules[name]
-        if is_text(words.type) and "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):
+        words, rule = decoded(rows.column(name)), rules[name]
+        if not is_text(words.type) or "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):
             words = without_empty(words)
         held = follows(words, rule, place(rows.source, name)).cast(pa.float64())
         table = table.set_column(table.schema.get_field_index(name), name, held)
