@@ -348,6 +348,10 @@ class InputKind(ABC):
         """After [`go_on_from`]: give a new model the run's weights. Returns what gives an optimiser the run's state, and says so."""
         return None
 
+    def share_moved(self, model: Any) -> str:
+        """After [`carried`]: words on the trees' share in the model's logits where it is not the earlier run's; else none."""
+        return ""
+
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def config(self, processor: Any) -> Any:

@@ -40,6 +40,7 @@ class GoingOn:
     """
 
     extended: str = ""
+    share_before: float | None = None  # of boosted trees in the logits of the earlier run's model
 
     def go_on_from(self, run: str) -> None:
         self.before = open_run(run).path
@@ -121,6 +122,7 @@ class GoingOn:
                 f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
             )
         model.config.calibration = old.config.calibration
+        self.share_before = _share(old)
         if old.config.boosted_trees is not None and model.trees_beside() is not None:
             model.config.boosted_trees = old.config.boosted_trees
             model.trees_beside().grow(model.config)
@@ -145,6 +147,17 @@ class GoingOn:
             return f"optimiser state of {file.parent}{lacking}"
 
         return start
+
+    def share_moved(self, model: Any) -> str:
+        now = _share(model)
+        if self.share_before in (None, now):
+            return ""
+        return f"boosting_share {self.share_before:g} -> {now:g}, which moves probabilities of known rows by itself"
+
+
+def _share(model: Any) -> float:
+    """The share of boosted trees in a model's logits; 0 without trees."""
+    return (model.config.boosted_trees or {}).get("share", 0.0)
 
 
 def _by_context(names: Sequence[str]) -> tuple[list[str], set[str]]:
