@@ -94,9 +94,10 @@ class GoingOn:
         last = max(times[part][1] for part in trained if part in times)
         known = {part: int((time[samples] <= last).sum()) for part, samples in splits.items()}
         if known["train"]:
+            only = f": with data.since {last + 1} they stand in histories and statistics only"
             self.extended += (
-                f"; {known['train']:,} of {len(splits.train):,} training samples are no newer than those that it was trained on: with data.since {last + 1} "
-                "they stand in histories and statistics only"
+                f"; {known['train']:,} of {len(splits.train):,} training samples are no newer than those that it was trained on"
+                f"{only if known['train'] < len(splits.train) else ''}"
             )
         measured = [
             f"{known[part]:,} of {len(splits[part]):,} {part}" for part in ("validation", "test") if known[part]
