@@ -23,7 +23,18 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import first_of, retold
 
 from .names import are_values
-from .reading import FORMATS, PACKED, PYTHON_DICT, checked_file, delimiter_of, format_of, suffix_of, text_lines
+from .reading import (
+    FORMATS,
+    OBJECT_LINE,
+    PACKED,
+    PYTHON_DICT,
+    checked_file,
+    delimiter_of,
+    format_of,
+    head_of,
+    suffix_of,
+    text_lines,
+)
 
 
 @contextmanager
@@ -77,22 +88,38 @@ def _unpacked(path: Path, folder: Path) -> Path:
 
 def _as_lines(path: Path, folder: Path) -> Path:
     """JSON or Python's dicts with an object a line; another file as it is."""
-    if format_of(path) != "jsonl" or not path.stat().st_size:
+    kind = format_of(path)
+    if kind == "parquet" or not path.stat().st_size or (kind != "jsonl" and not OBJECT_LINE.match(head_of(path))):
         return path
     _, first = next(text_lines(path), (0, ""))
     if first.lstrip().startswith("["):
         rows = _of_array(_whole(path), path)
     elif PYTHON_DICT.match(first):
-        rows = _objects(path, ast.literal_eval, "no dict of Python")
+        rows = _objects(path, _python_dict, "no dict of Python")
     elif (whole := _wrapped(path, first)) is not None:
         rows = _of_array(whole, path)
-    else:
+    elif kind == "jsonl":
         return path
+    else:
+        rows = _objects(path, parse_json, "no JSON")
     target = folder / "rows.jsonl"
     with open(target, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     checked_file(target)
     return target
+
+
+def _python_dict(line: str) -> Any:
+    """A dict as Python writes it; `nan`, which it cannot read again and pandas has for what is missing, is None."""
+    try:
+        return ast.literal_eval(line)
+    except ValueError:
+        return ast.literal_eval(_NoNan().visit(ast.parse(line.strip(), mode="eval")))
+
+
+class _NoNan(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Constant(None), node) if node.id == "nan" else node
 
 
 def _whole(path: Path) -> Any:

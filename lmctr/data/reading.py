@@ -40,6 +40,8 @@ _OF_PANDAS = {
 PACKED = {".zip": "zip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 """What packs files, by their suffix, that `lmctr data convert` unpacks; `.gz` is read as it is."""
 PYTHON_DICT = re.compile(r"\s*\{u?'")
+OBJECT_LINE = re.compile(r"""\ufeff?\s*\{\s*u?(["'])[^"'\r\n]*\1\s*:""")
+"""How a file of objects begins, JSON's or Python's."""
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
@@ -84,7 +86,7 @@ def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
 def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
     """(number from 1, line without its end) of each line that is not blank; for formats that only a loop can read."""
     with opened(path, progress) as stream:
-        text = io.TextIOWrapper(io.BufferedReader(_Stream(stream), 1 << 20), encoding="utf-8")
+        text = io.TextIOWrapper(io.BufferedReader(_Stream(stream), 1 << 20), encoding="utf-8-sig")
         number = 0
         try:
             for number, line in enumerate(text, start=1):
@@ -172,6 +174,8 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
             raise ValueError(
                 f"{path}: cannot be read as JSON lines: this is one JSON array; {_CONVERT} makes rows of it."
             )
+        if kind != "jsonl" and format is None and OBJECT_LINE.match(head.decode("utf-8", "replace")):
+            raise ValueError(f"{path}: its lines are objects, no {kind.upper()}; {_CONVERT} makes rows of them.")
         if b"\0" in head:
             raise ValueError(
                 f"{path}: cannot be read as {kind}: the file holds no text (byte {head.index(0)} is zero). Accepted: CSV, TSV and JSON "

@@ -20,11 +20,13 @@ from lmctr.data.logs.validation import validate_log
 from lmctr.data.names import names_from
 from lmctr.data.reading import printable
 from lmctr.data.registry import load_log
+from lmctr.data.tables.reading import names_in_file
 from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS, RECIPE, is_data_file
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import expanded, read_yaml, write_text
 from lmctr.utils.progress import step
+from lmctr.utils.suggest import first_of
 
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
@@ -160,6 +162,7 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
                 )
             say(
                 f"{options.recipe}: read and trained on as {earlier['data']['name']} was, by the recipe of {options.from_run}"
+                f"{_without_new(options.recipe, earlier['data'])}"
             )
             return {**earlier, "data": {**earlier["data"], "name": options.recipe}}
     if options.model is None:
@@ -181,6 +184,28 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
         say(line)
     say("")
     return starting_recipe(options.model, guess, {"name": guess.schema["events"]["path"], "options": guess.options()})
+
+
+def _without_new(file: str, earlier: dict[str, Any]) -> str:
+    """Words on the columns of a file that the data group of an earlier run's recipe does not read, without those that the file of that run has
+    where it is another one."""
+    options = earlier["options"]
+    reading = {key: options[key] for key in ("format", "delimiter", "names", "decimal", "na_values") if key in options}
+    known, first = _words_in(options), expanded(earlier["name"])
+    try:
+        if first.exists() and not first.samefile(expanded(file)):
+            known |= {*names_in_file(first, **reading)}
+        unread = [name for name in names_in_file(expanded(file), **reading) if name.strip() and name not in known]
+    except (OSError, ValueError):
+        return ""  # who reads the file will say so
+    return f"; that recipe reads no column {first_of(unread)}: train anew without --from to read it" if unread else ""
+
+
+def _words_in(value: Any) -> set[str]:
+    """All texts of a value of a recipe."""
+    if isinstance(value, (dict, list)):
+        return set().union(*map(_words_in, value.values() if isinstance(value, dict) else value))
+    return {value} if isinstance(value, str) else set()
 
 
 def _no_log(family: str) -> str:

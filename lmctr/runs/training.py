@@ -458,7 +458,11 @@ class Training:
                 raise ValueError(
                     "training.from_run is set, but the launcher shards the model (FSDP); launch with recipes/accelerate/ddp.yaml"
                 )
-            self.say(f"going on from {args.from_run}{': ' if view.extended else ''}{view.extended}")
+            moved = (
+                "" if args.chooses_share else view.share_moved(plain_model(trainer.model))
+            )  # told when it is chosen
+            told = "; ".join(filter(None, (view.extended, moved)))
+            self.say(f"going on from {args.from_run}{': ' if told else ''}{told}")
             if args.from_optimizer:
                 trainer.start_optimizer = lambda optimizer: self.say(start(optimizer))
         trainer.remove_callback(PrinterCallback)
@@ -526,7 +530,11 @@ class Training:
                 self._merge(trainer)
             if trainer.args.chooses_share and parts and plain_model(trainer.model).config.boosted_trees:
                 found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
-                self.say(f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation")
+                moved = view.share_moved(plain_model(trainer.model))
+                self.say(
+                    f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation"
+                    + (f"; {trainer.args.from_run} had another: {moved}" if moved else "")
+                )
             if calibration is not None:
                 plain_model(trainer.model).config.calibration = calibration
             elif trainer.args.calibration != "none" and parts:

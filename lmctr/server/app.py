@@ -40,6 +40,10 @@ class _TooSlow(Exception):
     pass
 
 
+class _Encoded(Exception):
+    pass
+
+
 def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0, max_body: int = 8 << 20) -> FastAPI:
     """The web application of an engine.
 
@@ -147,6 +151,9 @@ _BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "ob
 
 async def _read(request: Request, most: int, seconds: float) -> dict[str, Any]:
     """The object of a body that comes in time; a large one is parsed beside what else is answered."""
+    encoding = request.headers.get("content-encoding", "").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise _Encoded(f"the request's Content-Encoding {encoding!r} is not read; send JSON as it is, without it")
     try:
         text = await asyncio.wait_for(_body(request, most), seconds)
     except TimeoutError:
@@ -208,6 +215,7 @@ def _error(error: Exception) -> Response:
         (Conflict, 409),
         (_TooSlow, 408),
         (_TooLarge, 413),
+        (_Encoded, 415),
         (DeadlinePassed, 504),
         (ClientDisconnect, 400),
         (ValueError, 400),

@@ -10,7 +10,7 @@ import numpy as np
 
 from lmctr.statistics import UserStatistics
 from lmctr.utils.rows import whole_seconds
-from lmctr.utils.suggest import errors_of
+from lmctr.utils.suggest import errors_of, refuse_unknown
 
 if TYPE_CHECKING:
     from lmctr.statistics import ItemStatistics
@@ -92,6 +92,7 @@ class RequestStatistics:
                 raise ValueError(
                     f"candidates[{number}] needs 'context', an object of {', '.join(reader.context)}; got {found}"
                 )
+            refuse_unknown(context, reader.context, f"candidates[{number}]: context")
         try:
             return reader.with_context(raw, list(contexts.values()))
         except ValueError:

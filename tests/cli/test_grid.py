@@ -318,6 +318,38 @@ def test_baselines_are_those_of_the_data(tmp_path, monkeypatch):
     assert told("first") == told("third") == before != told("second")
 
 
+def test_points_that_differ_in_the_place_of_their_data_have_their_own_baselines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name in ("a", "b"):
+        ad = draw.integers(0, 9, 400)
+        Path(name).mkdir()
+        pacsv.write_csv(pa.table({"ad": ad, "click": (ad + draw.integers(0, 9, 400) > 8) * 1}), f"{name}/rows.csv")
+    shutil.copytree("a", "c")
+    schema = {"name": "ads", "files": "rows.csv", "label": "click", "fields": [{"name": "ad", "type": "categorical"}]}
+    Path("ads.yaml").write_text(yaml.safe_dump(schema))
+    recipe = {"data": {"name": "ads.yaml"}, "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [4]}}
+    Path("table.yaml").write_text(yaml.safe_dump(recipe | {"training": {"epochs": 1, "use_cpu": True}}))
+    points = [{"name": name, "set": {"data.path": name}} for name in ("a", "b", "c")]
+    grid = {"name": "days", "recipe": "table.yaml", "seeds": [0], "points": points}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid))
+    words = ["grid.yaml", "--output-dir", "runs"]
+    assert main(["grid", "run", *words]) == 0
+    assert len(list(Path("runs/baselines").glob("*.json"))) == 2
+    sections = report_grid(GridReportOptions("grid.yaml", output_dir="runs", resamples=100)).sections
+    assert [[result.point.name for result in section.points] for section in sections] == [["a", "c"], ["b"]]
+    assert not any(section.notes for section in sections)
+    first, other = [section.baselines["field_counting"][0]["log_loss"] for section in sections]
+    assert first != other
+    assert [section.title.rpartition(" (")[2] for section in sections] == ["data.path: a)", "data.path: b)"]
+    capsys.readouterr()
+    assert main(["grid", "run", *words]) == 0
+    assert "baselines of" not in capsys.readouterr().out  # kept
+    shutil.rmtree("runs/baselines")
+    assert main(["grid", "run", *words]) == 0
+    assert len(list(Path("runs/baselines").glob("*.json"))) == 2
+
+
 def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):
     path, runs = finished
     before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}

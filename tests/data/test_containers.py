@@ -45,6 +45,9 @@ def converted(path, output="out.parquet"):
         ("wrapped_pretty.json", json.dumps({"count": 40, "rows": ROWS}, indent=1)),
         ("python.json", "".join(f"{row}\n" for row in ROWS)),
         ("python.json.gz", "".join(f"{row}\n" for row in ROWS)),
+        ("python.txt", "".join(f"{row}\n" for row in ROWS)),
+        ("python.txt.gz", "".join(f"{row}\n" for row in ROWS)),
+        ("lines.csv", "\ufeff" + LINES),
     ],
 )
 def test_objects_become_rows(tmp_path, name, text):
@@ -52,6 +55,30 @@ def test_objects_become_rows(tmp_path, name, text):
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     rows = converted(path)
     assert (len(rows), rows[1], rows[0]["price"]) == (40, FLAT, "free")
+
+
+def test_nan_in_dicts_of_python_is_missing(tmp_path, capsys):
+    path = tmp_path / "rows.json"
+    rows = [{"price": 1.5, "brand": "nan"}, {"price": float("nan"), "brand": float("nan")}]
+    path.write_text("".join(f"{row}\n" for row in rows))
+    assert converted(path) == [rows[0], {"price": None, "brand": None}]
+    path.write_text("{'price': none}\n")
+    assert main(["data", "convert", str(path), "--output", str(tmp_path / "out.parquet")]) == 2
+    assert "rows.json: line 1 is no dict of Python: \"{'price': none}\"" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["{'user': 'u1', 'item': 3}\n", '{"user": "u1", "item": 3}\n'])
+@pytest.mark.parametrize("name", ["rows.txt", "rows.tsv"])
+def test_lines_of_objects_are_no_delimited_text(tmp_path, line, name):
+    path = tmp_path / name
+    path.write_text(line * 3)
+    told = rf"{name}: its lines are objects, no .SV; lmctr data convert FILE --output FILE.parquet makes rows of them"
+    with pytest.raises(ValueError, match=told):
+        sample_file(path)
+    with pytest.raises(ValueError, match=told):
+        list(stream_file(path))
+    path.write_text("{'user'} and more\n1\n")  # no object: a name
+    assert next(iter(stream_file(path))).table.column_names == ["{'user'} and more"]
 
 
 @pytest.mark.parametrize("end", ["zip", "bz2", "zst", "xz"])

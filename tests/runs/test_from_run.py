@@ -153,6 +153,41 @@ def test_a_newer_file_is_read_as_the_run_read_its_own(tmp_path, capsys):
     assert f"--from {tmp_path / 'gone'}: there is no such run folder" in capsys.readouterr().err
 
 
+def test_new_columns_and_a_moved_share_of_trees_are_told(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=600)
+    clicked = (numbers + rng.normal(size=600) > 0) * 1
+    for name, more in (("monday", []), ("tuesday", ["page", "hour"]), ("wednesday", ["page", "hour"])):
+        rows = [f"{x:.3f},{y}{',7' * len(more)}\n" for x, y in zip(numbers, clicked)]
+        (tmp_path / f"{name}.csv").write_text(",".join(["price", "clicked", *more]) + "\n" + "".join(rows))
+
+    def said(day, before, share, *words):
+        words = [*words, "--training.boosting_share", share, "--training.max_steps", "2", "--data.baselines", "false"]
+        words += ["--from", str(tmp_path / before)] if before else []
+        capsys.readouterr()
+        assert main(["train", str(tmp_path / f"{day}.csv"), *words, "--output-dir", str(tmp_path / day)]) == 0
+        return capsys.readouterr().out
+
+    said("monday", None, "0.2", "--model", "dnn", "--data.max_train_samples", "100")
+    second = said("tuesday", "monday", "0.9")
+    assert f"by the recipe of {tmp_path / 'monday'}; that recipe reads no column page, hour: train anew" in second
+    assert "going on from" in second
+    assert "boosting_share 0.2 -> 0.9, which moves probabilities of known rows by itself" in second
+    third = said("wednesday", "tuesday", "0.9")
+    assert "reads no column" not in third  # told of the day before
+    assert "->" not in third
+    auto = said("monday", "tuesday", "auto", "--overwrite")
+    assert "reads no column" not in auto
+    chosen = lmctr.runs.load(tmp_path / "monday").metrics["boosting_share"]
+    assert chosen != 0.9
+    begun, chose = [line for line in auto.splitlines() if "going on from" in line or "boosting_share auto" in line]
+    assert "->" not in begun
+    assert (
+        f"auto: {chosen:g}, by the log loss on validation; {tmp_path / 'tuesday'} had another: boosting_share 0.9 -> {chosen:g}, "
+        in chose
+    )
+
+
 def test_a_column_that_is_gone_is_told_and_may_be_empty(tmp_path):
     rng, columns = (
         np.random.default_rng(0),

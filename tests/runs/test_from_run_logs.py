@@ -256,6 +256,14 @@ def test_histories_that_begin_anew_are_told(first, days, both, tmp_path, capsys)
         ) != begins
 
 
+def test_no_since_is_named_that_would_leave_no_sample(first, days, tmp_path, capsys):
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": days[0]}}
+    lmctr.runs.train(recipe, output_dir=tmp_path / "run", overrides={**STILL, "training.from_run": str(first.path)})
+    said = capsys.readouterr().out
+    assert "960 of 960 training samples are no newer than those that it was trained on" in said
+    assert "data.since" not in said
+
+
 @pytest.mark.parametrize("since", ["1970-04-12", "1970-04-12T02:00:00+02:00", "8726400"])
 def test_older_events_stand_in_histories_only(first, both, tmp_path, since, capsys):
     (tmp_path / "day.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {**RECIPE["data"], "name": both}}))

@@ -1,5 +1,6 @@
 """The scoring server on loopback: answers are the library's, under load as alone; what is wrong is told and harms nobody."""
 
+import gzip
 import json
 import shutil
 import socket
@@ -291,6 +292,10 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
 
         assert "no valid JSON" in error(400, content=b"{")
         assert "no valid JSON" in error(400, content=b"\xff\xfe")
+        packed = {"content": gzip.compress(json.dumps(body).encode()), "headers": {"Content-Encoding": "gzip"}}
+        assert "Content-Encoding 'gzip' is not read; send JSON as it is" in error(415, **packed)
+        as_it_is = {"content": json.dumps(body), "headers": {"Content-Encoding": "identity"}}
+        assert server.client.post("/v1/score", **as_it_is).status_code == 200
         assert "expected a finite number" in error(400, content=b'{"time": Infinity}')
         assert "stands twice" in error(400, content=b'{"time": 1, "time": 2}')
         assert "expected a JSON object" in error(400, json=[1])

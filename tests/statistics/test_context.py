@@ -134,6 +134,10 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path, capsys):
     for candidate, message in (
         ({"item": 3}, r"candidates\[0\] needs 'context', an object of place, device, price, shown; got none"),
         ({"item": 3, "context": {"place": 1}}, r"candidates\[0\]: context lacks device, price, shown"),
+        (
+            {"item": 3, "context": {**context, "devise": "phone"}},
+            r"unknown key 'devise' in candidates\[0\]: context; did you mean 'device'\? known keys: device, place, price, shown",
+        ),
         ({"item": 3, "context": {**context, "price": "1"}}, r"candidates\[0\]: context: 'price' is '1'"),
         (
             {"item": 3, "context": {**context, "device": ["phone"]}},

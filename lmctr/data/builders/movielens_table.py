@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.schema import OWN_NAMES
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.logs.table import UNMET_RULES
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.utils.arrow import is_list, is_text
@@ -68,8 +69,10 @@ def movielens_table(
     """
     labels = log.label[splits.train]
     if statistics is None and prior is None and (not len(labels) or labels.min() < 0 or labels.min() == labels.max()):
+        words = log.info.extra.get(UNMET_RULES, {}).get("label")
         raise ValueError(
-            f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates."
+            f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates"
+            f"{f': {words}' if words else '.'}"
         )
     given, logarithms = statistics, ()
     names = statistics.names if statistics is not None else ()

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.files import expanded
 from lmctr.utils.measure import release_memory
-from lmctr.utils.suggest import first_quoted
+from lmctr.utils.suggest import LISTED, first_quoted
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
@@ -242,6 +242,13 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     labels = (
         np.ones(len(seconds), np.int8) if keys.label is None else _labels(table[keys.label.column], keys.label, source)
     )
+    told = {"label": (keys.label, labels)} | {
+        name: (rule, given["extra_labels"][name]) for name, rule in keys.extra_labels.items()
+    }
+    without = {name: rule for name, (rule, own) in told.items() if rule is not None and not (own == 1).any()}
+    unmet = {name: unmet_rule([table[rule.column]], rule, source) for name, rule in without.items()}
+    if any(unmet.values()):
+        info["extra"] = {**info.get("extra", {}), UNMET_RULES: unmet}
     del table
     release_memory()  # a large log has no room for what reading took
     log = InteractionLog.from_columns(
@@ -389,6 +396,23 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     if pa.types.is_floating(array.type):  # 0.3 in single precision is above 0.3
         value = value.cast(array.type)
     return _COMPARE[spec.rule](array, value)
+
+
+UNMET_RULES = "unmet_rules"
+"""Key of a log's `info.extra`: by label, the words of [`unmet_rule`]."""
+
+
+def unmet_rule(blocks: Iterable[Any], spec: LabelSpec, source: str) -> str:
+    """Of a label's rule that names values, in blocks of a column that has none of them: that, and what values it has; else no words."""
+    if spec.rule not in ("equals", "in"):
+        return ""
+    found: dict[Any, None] = {}
+    for values in blocks:
+        array = without_empty(decoded(columns.as_arrow(values, spec.column, source)))
+        if pc.any(follows(array, spec, columns.place(source, spec.column))).as_py():
+            return ""
+        found |= dict.fromkeys(pc.unique(array.drop_null())[: LISTED + 1].to_pylist())
+    return f"no value follows the label rule {spec.describe()!r}; found: {first_quoted(found)}" if found else ""
 
 
 def _is_one_of(array: pa.Array, wanted: list[Any], place: str) -> pa.BooleanArray:

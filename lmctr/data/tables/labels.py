@@ -11,7 +11,7 @@ import pyarrow as pa
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs.columns import nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
-from lmctr.data.logs.table import follows
+from lmctr.data.logs.table import follows, unmet_rule
 from lmctr.data.schemas import SchemaWording
 from lmctr.utils.arrow import decoded, is_text, without_empty
 from lmctr.utils.values import Values, read_values
@@ -55,8 +55,14 @@ def told_by(piece: Piece, labels: list[LabelSpec]) -> Piece:
                 told = told.take(~nulls(without_empty(decoded(told.column(name)))))
             yield told
 
+    def unmet(column: str) -> str:
+        if column not in rules:
+            return ""
+        spec = rules[column]
+        return unmet_rule((rows.column(column) for rows in piece.read({column: _kind(spec)})), spec, "")
+
     said = repr(sorted(spec.describe() for spec in labels))
-    return replace(piece, read=read, fingerprint=lambda: f"{piece.fingerprint()} {said}")
+    return replace(piece, read=read, fingerprint=lambda: f"{piece.fingerprint()} {said}", unmet=unmet)
 
 
 def _kind(spec: LabelSpec) -> str:

@@ -303,13 +303,15 @@ def _bad_cell(
         raw = table[name].combine_chunks()
         bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
         if bad is None and name in types and is_number(types[name]):
-            text, problem = raw.cast(pa.large_string()), "is no number, as the values before it are"
+            text = raw.cast(pa.large_string())
             form = number_form(convert.decimal_point)
             number = pc.match_substring_regex(text, form, ignore_case=True)
             rows = pc.indices_nonzero(
                 pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
             )
             bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
+            are_before = bad is not None and (done or bad[0])
+            problem = f"is no number, {'as the values before it are' if are_before else 'and the column is read as one of numbers'}"
             other = "," if convert.decimal_point == "." else "."
             if bad is not None and re.match(number_form(other), bad[1], re.IGNORECASE):
                 problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"

@@ -71,12 +71,14 @@ class Piece:
         part: "train", "validation" or "test"; None leaves it to the source's split rule.
         fingerprint: gives a text that changes with the content.
         rule: split rule of this piece alone, such as a validation share cut from the training file.
+        unmet: says of a label column whose rule no value follows what values it has; else no words.
     """
 
     read: Reader
     fingerprint: Callable[[], str]
     part: str | None = None
     rule: SplitRule | None = None
+    unmet: Callable[[str], str] = lambda column: ""
 
 
 def file_piece(
@@ -153,6 +155,11 @@ class TableSource:
         kinds = dict.fromkeys((self.label, *self.extra_labels), "number") | {self.group: "text", self.weight: "number"}
         kinds[self.time] = time_kind(self.time_format)
         return {name: kind for name, kind in kinds.items() if name is not None}
+
+    def unmet_rule(self, column: str) -> str:
+        """Words on a label column whose rule no value of any piece follows; else none."""
+        words = [piece.unmet(column) for piece in self.pieces]
+        return words[0] if all(words) else ""
 
     def rows(self, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:
         """The rows in a stream.

@@ -348,6 +348,10 @@ class InputKind(ABC):
         """After [`go_on_from`]: give a new model the run's weights. Returns what gives an optimiser the run's state, and says so."""
         return None
 
+    def share_moved(self, model: Any) -> str:
+        """After [`carried`]: words on the trees' share in the model's logits where it is not the earlier run's; else none."""
+        return ""
+
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def config(self, processor: Any) -> Any:
@@ -402,10 +406,21 @@ def checksum(*arrays: np.ndarray | None) -> str:
     return f"{value:08x}"
 
 
-def check_part(part: str, labels: np.ndarray, weight: np.ndarray | None = None) -> None:
-    """Raises `ValueError` for labels of a part, -100 where there is none, that are of one class only where the weight is above 0."""
+def check_part(
+    part: str,
+    labels: np.ndarray,
+    weight: np.ndarray | None = None,
+    unmet: Callable[[], str] = lambda: "",
+) -> None:
+    """Raises `ValueError` for labels of a part, -100 where there is none, that are of one class only where the weight is above 0; `unmet` gives
+    words on a label rule that no value of the data follows."""
     remedy = "change data.fractions, data.split, data.max_eval_samples or the label rule"
-    check_labels(f"the {part} part", labels, remedy, weight)
+    try:
+        check_labels(f"the {part} part", labels, remedy, weight)
+    except ValueError:
+        if not (words := unmet()):
+            raise
+        check_labels(f"the {part} part", labels, f"{words}; change the label rule", weight)
 
 
 def _is_positive(labels: np.ndarray, axes: int) -> np.ndarray:

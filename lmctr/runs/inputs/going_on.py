@@ -40,6 +40,7 @@ class GoingOn:
     """
 
     extended: str = ""
+    share_before: float | None = None  # of boosted trees in the logits of the earlier run's model
 
     def go_on_from(self, run: str) -> None:
         self.before = open_run(run).path
@@ -93,9 +94,10 @@ class GoingOn:
         last = max(times[part][1] for part in trained if part in times)
         known = {part: int((time[samples] <= last).sum()) for part, samples in splits.items()}
         if known["train"]:
+            only = f": with data.since {last + 1} they stand in histories and statistics only"
             self.extended += (
-                f"; {known['train']:,} of {len(splits.train):,} training samples are no newer than those that it was trained on: with data.since {last + 1} "
-                "they stand in histories and statistics only"
+                f"; {known['train']:,} of {len(splits.train):,} training samples are no newer than those that it was trained on"
+                f"{only if known['train'] < len(splits.train) else ''}"
             )
         measured = [
             f"{known[part]:,} of {len(splits[part]):,} {part}" for part in ("validation", "test") if known[part]
@@ -121,6 +123,7 @@ class GoingOn:
                 f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
             )
         model.config.calibration = old.config.calibration
+        self.share_before = _share(old)
         if old.config.boosted_trees is not None and model.trees_beside() is not None:
             model.config.boosted_trees = old.config.boosted_trees
             model.trees_beside().grow(model.config)
@@ -145,6 +148,17 @@ class GoingOn:
             return f"optimiser state of {file.parent}{lacking}"
 
         return start
+
+    def share_moved(self, model: Any) -> str:
+        now = _share(model)
+        if self.share_before in (None, now):
+            return ""
+        return f"boosting_share {self.share_before:g} -> {now:g}, which moves probabilities of known rows by itself"
+
+
+def _share(model: Any) -> float:
+    """The share of boosted trees in a model's logits; 0 without trees."""
+    return (model.config.boosted_trees or {}).get("share", 0.0)
 
 
 def _by_context(names: Sequence[str]) -> tuple[list[str], set[str]]:

@@ -16,6 +16,7 @@ from lmctr.data.features.unknown import check_unknown, shares_of
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.logs.table import UNMET_RULES
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import is_own_log, load_log
 from lmctr.data.synthetic.log import best_reader_auc
@@ -103,11 +104,12 @@ class LogInput(InputKind):
         return lines
 
     def _check_labels(self, parts: tuple[str, ...]) -> None:
+        unmet = self.log.info.extra.get(UNMET_RULES, {})
         for part in parts:
             events = self.splits[part]
             events = events[self.first_label()[events] >= 0]
             weight = None if self.log.weight is None else self.log.weight[events]
-            check_part(part, self.first_label()[events], weight)
+            check_part(part, self.first_label()[events], weight, lambda: unmet.get(self.tasks[0], ""))
 
     def first_label(self) -> np.ndarray:
         """(E,) labels of the first task, which metrics without a task's name measure."""

@@ -21,6 +21,7 @@ from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.logs.table import UNMET_RULES
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import DATASETS, find, is_log, is_schema, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
@@ -267,7 +268,15 @@ class TabularInput(GoingOn, StoredInput):
             for task, labels in self._labels_by_task(rows).items():
                 # a part where a rarer label has one value only goes without that task's metrics
                 if task == self.tasks[0] or part == "train":
-                    check_part(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels, weight)
+                    name = part if len(self.tasks) == 1 else f"{part} (label {task!r})"
+                    check_part(name, labels, weight, lambda task=task: self._unmet_rule(task))
+
+    def _unmet_rule(self, task: str) -> str:
+        """Words on a task's label rule that no value of the data follows; else none."""
+        if self.log is not None:
+            return self.log.info.extra.get(UNMET_RULES, {}).get("label", "")
+        columns = (self.source.label, *self.source.extra_labels)
+        return self.source.unmet_rule(dict(zip(self.tasks, columns))[task])
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,24 @@ def configuration_key(recipe: Recipe) -> str:
     """A short name of [`configuration`]."""
     text = json.dumps(configuration(recipe), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def data_place(recipe: Recipe) -> str:
+    """Where the data of a recipe lie, by whose content baselines of one [`configuration`] differ."""
+    data = recipe.data
+    return json.dumps([data.get("path"), (data.get("options") or {}).get("path")])
+
+
+def data_keys(recipes: Mapping[str, Recipe], runs: Mapping[str, Iterable[RunFolder]]) -> dict[str, tuple[str, str]]:
+    """By point, what points with the same baselines have alike: the [`configuration_key`], and what the first finished run at their data's place
+    tells of the data, else the place."""
+    of_point = {point: (configuration_key(recipe), data_place(recipe)) for point, recipe in recipes.items()}
+    told: dict[tuple[str, str], str] = {}
+    for point, key in of_point.items():
+        for run in runs.get(point, ()):
+            if (found := (run.data() or {}).get("data_fingerprint")) is not None:
+                told.setdefault(key, found)
+    return {point: (key[0], told.get(key, key[1])) for point, key in of_point.items()}
 
 
 def baselines_file(output_dir: Path, recipe: Recipe, fingerprint: str) -> Path:
@@ -60,9 +78,9 @@ def stored_baselines(path: Path | None, seeds: Iterable[int]) -> dict[str, dict[
     return found
 
 
-def has_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> bool:
-    """Whether some kept baselines of the recipe's configuration have all these seeds; of which data is known when these are read."""
-    files = (output_dir / "baselines").glob(f"{configuration_key(recipe)}*.json")
+def has_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int], runs: Iterable[RunFolder]) -> bool:
+    """Whether kept baselines of the data of one of the recipe's finished runs have all these seeds."""
+    files = {kept_file(output_dir, recipe, [run]) for run in runs} - {None}
     return any({*map(str, seeds)} <= read_json(path).get("seeds", {}).keys() for path in files)
 
 

@@ -27,7 +27,7 @@ from lmctr.evaluation.comparison import (
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.runs.folder import DATA, check_same_data
 from lmctr.runs.recipe import Recipe
-from lmctr.studies.grids.baselines import configuration, configuration_key, kept_file, stored_baselines
+from lmctr.studies.grids.baselines import configuration, data_keys, kept_file, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions
 from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
@@ -288,14 +288,14 @@ def collect(
         if result.point.compare_to is not None and result.runs:
             result.compared = _compare(results, result.point.name, result.point.compare_to, num_resamples)
     contrasts = [_compare(results, *pair, num_resamples) for pair in grid.contrasts]
-    sections: dict[str, Section] = {}
-    files: dict[str, Path | None] = {}
+    sections: dict[tuple[str, str], Section] = {}
+    files: dict[tuple[str, str], Path | None] = {}
     done = {point: [run.folder for run in runs if run.point == point and run.state == DONE] for point in results}
+    keys = data_keys({name: recipes[name, grid.seeds[0]] for name in results}, done)
     for result in results.values():
-        recipe = recipes[result.point.name, grid.seeds[0]]
-        key = configuration_key(recipe)
+        recipe, key = recipes[result.point.name, grid.seeds[0]], keys[result.point.name]
         if key not in sections:
-            of_key = [name for name in results if configuration_key(recipes[name, grid.seeds[0]]) == key]
+            of_key = [name for name in results if keys[name] == key]
             files[key] = kept_file(grid.output_dir, recipe, [run for name in of_key for run in done[name]])
             path = files[key] if label is None else None
             kept = stored_baselines(path, grid.seeds)
@@ -379,7 +379,7 @@ def _what_differs(recipes: list[Recipe]) -> list[str]:
     """Of sections on one data set, what each one's baselines are measured with and another's are not: " (data.seed: 1)"."""
     all_values = []
     for recipe in recipes:
-        data = configuration(recipe)
+        data = configuration(recipe) | {"path": recipe.data.get("path")}
         refit = {"training": {"refit": True}} if data.pop("refit", False) else {}
         all_values.append(
             dotted_keys({"data": {key: value for key, value in data.items() if value not in (None, {}, [])}} | refit)

@@ -26,7 +26,7 @@ from typing import Any
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.runs.recipe import Recipe
 from lmctr.runs.training import train_recipe
-from lmctr.studies.grids.baselines import compute_baselines, configuration_key, has_seeds
+from lmctr.studies.grids.baselines import compute_baselines, configuration_key, data_place, has_seeds
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
@@ -118,7 +118,7 @@ class GridRunner:
                 f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
             )
             began = time.monotonic()
-            self._baselines(bool(todo))
+            self._baselines(runs, bool(todo))
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
                     self.tell(
@@ -191,15 +191,17 @@ class GridRunner:
             recipe = dataclasses.replace(recipe, data={**recipe.data, "baselines": False})
         return in_child(_train_here, (recipe, run, resume, words))
 
-    def _baselines(self, reads_data: bool) -> None:
+    def _baselines(self, runs: list[GridRun], reads_data: bool) -> None:
         """Baselines of each data configuration, in one child that gives its memory back; where the grid `reads_data` for its runs, it is seen
         whether those that are kept are of the same."""
-        groups = {}
-        for recipe in self.recipes.values():
+        groups: dict[tuple[str, str], list[GridRun]] = {}
+        for run in runs:
+            recipe = self.recipes[run.point, run.seed]
             if recipe.data.get("baselines"):
-                groups.setdefault(configuration_key(recipe), recipe)
-        for key, recipe in groups.items():
-            if reads_data or not has_seeds(self.grid.output_dir, recipe, self.grid.seeds):
+                groups.setdefault((configuration_key(recipe), data_place(recipe)), []).append(run)
+        for (key, _), alike in groups.items():
+            recipe, folders = self.recipes[alike[0].point, alike[0].seed], [run.folder for run in alike]
+            if reads_data or not has_seeds(self.grid.output_dir, recipe, self.grid.seeds, folders):
                 log = self.grid.output_dir / "baselines" / f"{key}.log"
                 log.parent.mkdir(parents=True, exist_ok=True)
                 with progress.Work(f"measuring baselines of {recipe.data['name']}"):
