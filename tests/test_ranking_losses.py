@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmctr.models.common.ranking_losses import (
     ARFLoss,
@@ -156,6 +157,40 @@ def test_chunks_change_nothing_and_bound_what_is_kept(batch):
         assert value == pytest.approx(results[0][0], rel=1e-12)
         assert torch.allclose(grad, results[0][1], rtol=1e-10, atol=1e-14)
         assert torch.allclose(alpha, results[0][2])
+
+
+class LargestResult(TorchDispatchMode):
+    """Entries of the largest tensor that any operation gives."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("kind", ["arf", "order", "few_positives"])
+def test_one_large_impression_is_taken_in_rows(kind):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(1, 300, generator=generator, dtype=torch.float64)
+    ranks = torch.randperm(300, generator=generator).double()[None]
+    mask = torch.rand(1, 300, generator=generator) < 0.9
+    if kind == "few_positives":
+        ranks = (ranks >= 295).double()
+    results = []
+    for max_pairs in (300 * 16, 300 * 300):
+        s, arf = scores.clone().requires_grad_(), ARFLoss(m=30, k=20, max_pairs=max_pairs).double()
+        with LargestResult() as largest:
+            loss = arf(s, ranks, mask) if kind == "arf" else pairwise_logistic_loss(s, ranks, mask, max_pairs)
+            loss.backward()
+        assert largest.entries <= max_pairs
+        results.append((loss, s.grad))
+    (value, grad), (whole, whole_grad) = results
+    assert value.item() == pytest.approx(whole.item(), rel=1e-12)
+    assert torch.allclose(grad, whole_grad, rtol=1e-10, atol=1e-14)
+    assert (grad != 0).any()
 
 
 def test_order_of_ads_does_not_matter(batch):

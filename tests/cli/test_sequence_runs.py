@@ -258,10 +258,10 @@ def test_bad_recipes(tmp_path, overrides, message):
     assert message in str(error.value)
 
 
-def prepared(tmp_path, overrides=(), **data):
+def prepared(tmp_path, overrides=(), family="astro", **data):
     """The view of a recipe after the steps before a training."""
     path = tmp_path / "r.yaml"
-    path.write_text(yaml.safe_dump(recipe_of("astro", **data)))
+    path.write_text(yaml.safe_dump(recipe_of(family, **data)))
     view = input_of(load_recipe(path, list(overrides)))
     view.load()
     view.check()
@@ -301,6 +301,31 @@ def test_a_log_without_sequences_is_refused(tmp_path):
     rows = [(user, user % 5, 100 + user, user % 2) for user in range(60)]
     with pytest.raises(ValueError, match="no training sample of 'own' has an event before it"):
         prepared(tmp_path, **write_log(tmp_path, rows))
+
+
+def test_long_histories_are_told_of_before_the_training(tmp_path):
+    """Whole histories cost a batch the length of the longest; more than a model has positions for fail in the middle or at the end."""
+    rows = [
+        (user, step % 7, 100 * step + user, (user + step) % 2)
+        for user, count in enumerate([1500, 20, 20])
+        for step in range(count)
+    ]
+    data = write_log(tmp_path, rows)
+    view, _ = prepared(tmp_path, family="din", **data, max_history_length=None)
+    longest = int(view.log.history_lengths(view.splits.train).max())
+    assert 1000 < longest < view.log.history_lengths(view.splits.test).max()
+    whole = int(view.log.history_lengths(view.splits.train).sum())
+    (line,) = [line for line in view.check() if "data.max_history_length is null" in line]
+    assert f"has {longest:,} events" in line
+    assert f"reads {whole:,} events" in line
+    view, _ = prepared(tmp_path, family="din", **data, max_history_length=200)
+    assert not [line for line in view.check() if "max_history_length" in line]
+    limit = [("model.num_positions", str(longest))]
+    with pytest.raises(
+        ValueError, match=f"of the (validation|test) part .* model.num_positions: {longest}; set data.max"
+    ):
+        prepared(tmp_path, limit, "behavior_transformer", **data, max_history_length=None)
+    prepared(tmp_path, limit, "behavior_transformer", **data, max_history_length=longest)
 
 
 def test_one_behaviour_type_gives_one_block(tmp_path):

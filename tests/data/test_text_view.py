@@ -14,6 +14,7 @@ from text_tokenizers import KINDS, make, wordpiece
 from lmctr.data.batches.text import TextCollator, TextDataset, TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.retrieval import build_retrieval
+from lmctr.models.ctr_sink.piece_tokens import tokenize
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.statistics import StatisticsReader
 
@@ -414,6 +415,22 @@ def test_no_tokenizer_call_per_batch(tokenizers, log, monkeypatch):
     assert len(view.batch(events)["labels"]) == len(view.lengths(events)) == len(events)
     with pytest.raises(AssertionError, match="the tokenizer was called"):
         view.processor.encode_items(["any text"])
+
+
+@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[-1]], ids=str)
+def test_items_that_no_event_has_are_not_tokenised(tokenizers, monkeypatch, options):
+    log = small_log(num_users=3, most_events=9, copies=20)
+    met = np.unique(log.item)
+    assert 0 < len(met) < log.num_items / 4
+    processor, asked = CTRSinkProcessor(tokenizers["bert"], **options), []
+    own = "lmctr.models.ctr_sink.processing_ctr_sink.tokenize"
+    monkeypatch.setattr(own, lambda tokenizer, texts: asked.extend(texts) or tokenize(tokenizer, texts))
+    view = TextView(log, processor)
+    times = 2 if "prompt" in options else 1
+    assert 0 < len(asked) <= times * len(met)
+    events = log.sample_events()
+    batch, raw = view.batch(events), raw_batch(log, processor, events, return_tensors="pt")
+    assert all(torch.equal(batch[key], raw[key]) for key in KEYS)
 
 
 def test_assembly_is_much_faster_than_tokenising():

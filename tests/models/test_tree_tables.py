@@ -70,6 +70,20 @@ def test_both_ways_end_in_the_same_leaves(leaves):
     assert torch.equal(empty(rows), torch.zeros(200, 1))
 
 
+@pytest.mark.parametrize("rows_at_once", [0.5, 1, 3, 64])
+def test_many_rows_are_looked_up_in_blocks(rows_at_once, monkeypatch):
+    generator = np.random.default_rng(1)
+    trees, rows = trees_of(generator), rows_of(generator, 100)
+    whole, seen, leaves = trees(rows), [], tree_tables.TreeTables.leaves
+    monkeypatch.setattr(boosted_trees, "MOST_PLACES", int(rows_at_once * 2 * 40))
+    monkeypatch.setattr(
+        tree_tables.TreeTables, "leaves", lambda own, values: seen.append(values.shape[1]) or leaves(own, values)
+    )
+    assert torch.equal(trees(rows), whole)
+    assert max(seen) == max(1, int(rows_at_once))
+    assert sum(seen) == 100
+
+
 def test_tables_follow_their_trees():
     generator = np.random.default_rng(0)
     trees, other, rows = trees_of(generator), trees_of(generator), rows_of(generator, 200)

@@ -48,9 +48,9 @@ def feedback_codes(names: Sequence[str], prompt: Any) -> np.ndarray:
 class TextView(LogBatches):
     """Samples of a log as a text processor writes them.
 
-    The catalogue's texts are tokenised once, here; a batch is then put together from cached token ids by array operations,
-    without a tokenizer call. Memory beside the log's own arrays: the catalogue's tokens and, when histories come in groups
-    of feedback, one index of the events.
+    The texts of the log's items are tokenised once, here; a batch is then put together from cached token ids by array operations,
+    without a tokenizer call. Memory beside the log's own arrays: these tokens and, when histories come in groups of feedback, one
+    index of the events.
 
     Args:
         log: the log. Histories follow its rule: events of the same user strictly before the sample's time.
@@ -84,10 +84,13 @@ class TextView(LogBatches):
         self.log = log
         self.processor = processor
         self.retrieval = retrieval if processor.needs_similarity else None
-        texts, self._target_offset = processor.item_texts(log.catalogue), 0
+        met = np.unique(log.item)  # the others of the catalogue are in no batch
+        catalogue = log.catalogue.take(met)
+        texts, self._target_offset = _placed(processor.item_texts(catalogue), met, log.num_items), 0
         if processor.prompt.behavior_item is not None:  # behaviours first, so that an event's item is its row
-            texts, self._target_offset = processor.behavior_texts(log.catalogue) + texts, log.num_items
-        with Work(f"tokenising {len(texts):,} texts"):
+            behaviors = _placed(processor.behavior_texts(catalogue), met, log.num_items)
+            texts, self._target_offset = behaviors + texts, log.num_items
+        with Work(f"tokenising {sum(text is not None for text in texts):,} texts"):
             self.pieces = processor.encode_items(texts)
         feedback = None
         if processor.needs_feedback:
@@ -243,6 +246,13 @@ class TextView(LogBatches):
             user = self.log.user_ids[self.log.user[event]]
             item = self.log.catalogue["item_id"][int(items[error.row])].as_py()
             raise ValueError(f"sample at event {event} (user {user}, item {item}): {error.reason}") from error
+
+
+def _placed(texts: list[str], rows: np.ndarray, count: int) -> list[str | None]:
+    """So many texts, of which some rows are known."""
+    found = np.full(count, None, dtype=object)
+    found[rows] = texts
+    return found.tolist()
 
 
 def unread_signal(name: str) -> ValueError:

@@ -14,6 +14,9 @@ from transformers import initialization as init
 
 from lmctr.models.common.tree_tables import TreeTables, can_use_tables, tables_of
 
+MOST_PLACES = 1 << 20
+"""Rows times trees that are looked up at once: what a block needs stays in the cache of a CPU."""
+
 
 class BoostedTrees(nn.Module):
     """A forest per task: log-odds of columns of numbers. Nothing in it is trained by gradients.
@@ -84,20 +87,27 @@ class BoostedTrees(nn.Module):
         columns = torch.cat([rows.T, sums])  # (Fs + T, B)
         scores = self._by_tables(columns) if can_use_tables(self.leaves, columns) else None
         if scores is None:
-            scores = self._by_nodes(columns)
-        return scores.unflatten(1, (self.num_tasks, self.trees)).sum(2).reshape(*shape, self.num_tasks)
+            scores = self._by_task(self._by_nodes(columns))
+        return scores.reshape(*shape, self.num_tasks)
+
+    def _by_task(self, scores: torch.Tensor) -> torch.Tensor:
+        """What each tree gives, (B, T M), to (B, T)."""
+        return scores.unflatten(1, (self.num_tasks, self.trees)).sum(2)
 
     def _by_tables(self, columns: torch.Tensor) -> torch.Tensor | None:
-        """(Fs + T, B) to what each tree gives, (B, T M); None of trees whose tables would be too large."""
+        """(Fs + T, B) to (B, T); None of trees whose tables would be too large."""
         self._tables = tables = tables_of(self._tables, self.feature, self.threshold, self.kept)
         if tables.columns is None:
             return None
         first = torch.arange(0, self.value.numel(), self.leaves, dtype=torch.int32)
-        places = tables.leaves(columns) + first
-        return _floats(self.value).flatten().index_select(0, places.flatten()).view(places.shape)
+        values, found = _floats(self.value).flatten(), []
+        for rows in columns.split(max(1, MOST_PLACES // len(self.value)), 1):
+            places = tables.leaves(rows).add_(first)
+            found.append(self._by_task(values.index_select(0, places.flatten()).view(places.shape)))
+        return torch.cat(found)
 
     def _by_nodes(self, columns: torch.Tensor) -> torch.Tensor:
-        """As [`_by_tables`], in any graph and on any device."""
+        """(Fs + T, B) to what each tree gives, (B, T M), in any graph and on any device."""
         threshold = _floats(self.threshold)
         left = torch.tensor((1 << self.leaves) - 1, dtype=torch.int32, device=columns.device)  # all leaves
         for node in range(self.leaves - 1):

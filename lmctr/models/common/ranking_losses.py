@@ -8,9 +8,9 @@ the mean over the impressions that it is defined on; 0 (with zero gradient) wher
 `divisor` replaces their summed weight, so that parts of a large batch add up to its mean. What stands in masked places is never read.
 All sums in float32 at least.
 
-Memory: NeuralSort and the pairs need (b, n, n) tensors, so a call over B impressions at once is O(B n^2). The losses therefore run over chunks of
-impressions and compute a chunk again in the backward pass: what is kept between the passes is O(B n), and O(b n^2) is needed at a
-time, b n^2 at most `max_pairs` (or one impression, where n^2 alone is more). The results do not depend on the chunks.
+Memory: NeuralSort and the pairs need (B, n, n) tensors. The losses therefore run over chunks of b impressions, or of r rows of one impression
+where n^2 alone is more than `max_pairs`, and compute a chunk again in the backward pass: what is kept between the passes is O(n) of a
+chunk, and b r n at most `max_pairs` is needed at a time. The results do not depend on the chunks. The time stays O(B n^2).
 
 B: impressions, n: ads per impression, v: ground-truth rank index, higher is better.
 """
@@ -18,6 +18,7 @@ B: impressions, n: ads per impression, v: ground-truth rank index, higher is bet
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,8 @@ def neural_sort(scores: torch.Tensor, mask: torch.Tensor | None = None, tau: flo
     scores, mask = _check(scores, {}, mask)[:2]
     if not tau > 0:
         raise ValueError(f"tau must be above 0, got {tau!r}")
-    log_weights, rows = _log_neural_sort(scores, mask, tau)
+    width = scores.shape[1]
+    log_weights, rows = _log_neural_sort(scores, mask, _spread(scores, mask, 0, width)[0], tau, 0, width)
     return log_weights.exp() * rows.unsqueeze(-1)
 
 
@@ -67,7 +69,7 @@ class ARFLoss(nn.Module):
             below 1 makes P_v the hard permutation.
         train_alpha: whether alpha is a parameter, or stays 1.
         eps: the clamp.
-        max_pairs: entries of a (b, n, n) tensor that a chunk of impressions may have.
+        max_pairs: entries of a (b, r, n) tensor that a chunk may have.
 
     Raises:
         ValueError: m or k below 1, k above m, tau not above 0.
@@ -114,7 +116,7 @@ class ARFLoss(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """L_relax and L_global, means over the impressions with ads, () each. Arguments and errors as `forward`."""
         scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
-        relax, order = _in_chunks(self._chunk, (scores, ranks, mask), self.max_pairs)
+        relax, order = self._each(scores, ranks, mask)
         present = mask.any(dim=1)
         return _mean_over(relax, present), _mean_over(order, present)
 
@@ -136,25 +138,40 @@ class ARFLoss(nn.Module):
             ValueError: shapes that differ, a mask that is not bool.
         """
         scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
-        relax, order = _in_chunks(self._chunk, (scores, ranks, mask), self.max_pairs)
+        relax, order = self._each(scores, ranks, mask)
         losses = relax + order / (2 * self.alpha**2) + self.alpha.abs().log()
         return _mean_over(losses, mask.any(dim=1), weight, divisor)
 
-    def _chunk(
+    def _each(
         self, scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(b,) L_relax and L_global of each impression."""
-        log_model, rows = _log_neural_sort(scores, mask, self.tau)
+        """(B,) L_relax and L_global of each impression."""
+        spreads = [_in_chunks(_spread, (values, mask), self.max_pairs)[0] for values in (scores, ranks)]
+        order, wanted, passed = _in_chunks(self._rows, (scores, ranks, mask, *spreads), self.max_pairs)
+        passed = passed / mask.sum(dim=1).clamp(1, self.m).unsqueeze(1)
+        return -(wanted * passed.clamp_min(self.eps).log()).sum(dim=1), order
+
+    def _rows(
+        self,
+        scores: torch.Tensor,
+        ranks: torch.Tensor,
+        mask: torch.Tensor,
+        spread: torch.Tensor,
+        target_spread: torch.Tensor,
+        first: int,
+        last: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What some rows of the matrices add to (b,) L_global and to the sums (b, n) of the first k rows of P_v and the first m of P_M."""
+        log_model, rows = _log_neural_sort(scores, mask, spread, self.tau, first, last)
         model = log_model.exp() * rows.unsqueeze(-1)
-        target = _log_neural_sort(ranks, mask, self.target_tau)[0].exp() * rows.unsqueeze(-1)
+        target = _log_neural_sort(ranks, mask, target_spread, self.target_tau, first, last)[0].exp() * rows.unsqueeze(
+            -1
+        )
         # log max(P, eps) from log P: exact where P underflows, and the clamp's zero gradient below eps
         floor = torch.log(torch.tensor(self.eps, dtype=scores.dtype)).item()
         order = -(target * log_model.clamp_min(floor)).sum(dim=(1, 2))
-        counts = mask.sum(dim=1)
-        wanted = target[:, : self.k].sum(dim=1)
-        passed = model[:, : self.m].sum(dim=1) / counts.clamp(1, self.m).unsqueeze(1)
-        relax = -(wanted * passed.clamp_min(self.eps).log()).sum(dim=1)
-        return relax, order
+        wanted, passed = target[:, : max(self.k - first, 0)], model[:, : max(self.m - first, 0)]
+        return order, wanted.sum(dim=1), passed.sum(dim=1)
 
 
 def pointwise_loss(
@@ -202,8 +219,11 @@ def pairwise_logistic_loss(
     Impressions without two ads of different v are left out. Raises `ValueError` for shapes that differ.
     """
     scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
-    losses, pairs = _in_chunks(_pairwise_chunk, (scores, ranks, mask), max_pairs)
-    return _mean_over(losses, pairs > 0, weight, divisor)
+    # in the order of v, where an ad has its pairs with later ones only
+    order = ranks.masked_fill(~mask, float("-inf")).argsort(dim=1, descending=True)
+    ordered = tuple(tensor.gather(1, order) for tensor in (scores, ranks, mask))
+    losses, pairs = _in_chunks(_pairwise_rows, ordered, max_pairs)
+    return _mean_over(losses / pairs.clamp_min(1), pairs > 0, weight, divisor)
 
 
 def list_softmax_loss(
@@ -230,45 +250,60 @@ def list_softmax_loss(
     return _mean_over(losses, totals > 0, weight, divisor)
 
 
-def _pairwise_chunk(
-    scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor
+def _pairwise_rows(
+    scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor, first: int, last: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    pair = (ranks.unsqueeze(2) > ranks.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
-    losses = F.softplus(scores.unsqueeze(1) - scores.unsqueeze(2)) * pair
-    pairs = pair.sum(dim=(1, 2)).to(scores.dtype)
-    return losses.sum(dim=(1, 2)) / pairs.clamp_min(1), pairs
+    """(b,) summed losses and counts of the pairs of some ads, in the order of v, with those behind them."""
+    if first and not torch.compiler.is_compiling():
+        lowest = ranks.masked_fill(~mask, float("inf")).amin(dim=1)
+        if not (mask[:, first] & (ranks[:, first] > lowest)).any():  # as behind the few positives of many ads
+            return scores.new_zeros(len(scores)), scores.new_zeros(len(scores))
+    ads, behind = slice(first, last), slice(first, None)
+    pair = (ranks[:, ads, None] > ranks[:, None, behind]) & mask[:, ads, None] & mask[:, None, behind]
+    losses = F.softplus(scores[:, None, behind] - scores[:, ads, None]) * pair
+    return losses.sum(dim=(1, 2)), pair.sum(dim=(1, 2)).to(scores.dtype)
 
 
-def _log_neural_sort(scores: torch.Tensor, mask: torch.Tensor, tau: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """log of `neural_sort` (B, n, n), very low in masked columns, and which rows are places of an ad (B, n) bool.
+def _log_neural_sort(
+    scores: torch.Tensor, mask: torch.Tensor, spread: torch.Tensor, tau: float, first: int, last: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of log `neural_sort` (B, r, n), very low in masked columns, and which of them are places of an ad (B, r) bool.
 
     The rows beyond the impression's number of ads hold softmax values too: the caller masks them.
     """
     width = scores.shape[1]
     counts = mask.sum(dim=1, keepdim=True)
-    # |s_a - s_b| summed over the ads b. Sorting would give it in O(n log n), but the matrix below has n^2 entries anyway.
-    spread = ((scores.unsqueeze(2) - scores.unsqueeze(1)).abs() * mask.unsqueeze(1)).sum(dim=2)
-    places = torch.arange(1, width + 1, device=scores.device)
-    factor = (counts + 1 - 2 * places).to(scores.dtype)  # (B, n)
+    places = torch.arange(1, width + 1, device=scores.device)[first:last]
+    factor = (counts + 1 - 2 * places).to(scores.dtype)  # (B, r)
     logits = (factor.unsqueeze(2) * scores.unsqueeze(1) - spread.unsqueeze(1)) / tau
     logits = logits.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
     return torch.log_softmax(logits, dim=2), places <= counts
 
 
+def _spread(scores: torch.Tensor, mask: torch.Tensor, first: int, last: int) -> tuple[torch.Tensor]:
+    """What the ads from first to last add to A_s 1 (b, n); a sort would give all of it in O(n log n), but not the gradient of equal scores."""
+    ads = slice(first, last)
+    return (((scores[:, ads, None] - scores[:, None]).abs() * mask[:, ads, None]).sum(dim=1),)
+
+
 def _in_chunks(
     function: Callable[..., tuple[torch.Tensor, ...]], tensors: tuple[torch.Tensor, ...], max_pairs: int
 ) -> tuple[torch.Tensor, ...]:
-    """`function` on chunks of impressions, joined; with gradients a chunk is computed again in the backward pass."""
+    """`function(*tensors, first, last)` on chunks of impressions, joined, and on rows first to last of large ones, added up; with gradients a
+    chunk is computed again in the backward pass."""
     count, width = tensors[0].shape
     step = max(1, max_pairs // max(width * width, 1))
-    if count <= step:
-        return function(*tensors)
+    height = min(width, max(1, max_pairs // max(width, 1)))
+    if count <= step and height == width:
+        return function(*tensors, 0, width)
     parts = []
     for chunk in zip(*(tensor.split(step) for tensor in tensors)):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in chunk):
-            parts.append(checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False))
+            call = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
         else:
-            parts.append(function(*chunk))
+            call = function
+        rows = [call(*chunk, first, first + height) for first in range(0, width, height)]
+        parts.append([sum(column[1:], column[0]) for column in zip(*rows)])
     return tuple(torch.cat(column) for column in zip(*parts))
 
 

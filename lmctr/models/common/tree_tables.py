@@ -39,7 +39,7 @@ class TreeTables(NamedTuple):
             own = table.index_select(0, torch.searchsorted(thresholds, values[column]))
             left = own if left is None else left.bitwise_and_(own)
         lowest = (left & -left).clamp_(min=1)  # a power of two; 0 only in trees without values
-        return (lowest.float().log2() + 0.5).to(torch.int32)
+        return (lowest.float().view(torch.int32) >> 23).sub_(127)  # its exponent
 
 
 def _none() -> None:

@@ -462,9 +462,11 @@ class CTRSinkProcessor(ProcessorMixin):
         clean = [
             blank + text if text and not opens else text for text, opens in zip(clean, np.repeat(counts > 1, counts))
         ]
-        rows: list[list[int]] = []
-        for begin in range(0, len(clean), _CHUNK):
-            rows.extend(tokenize(self.tokenizer, clean[begin : begin + _CHUNK]))
+        rows: list[list[int]] = [[]] * len(clean)
+        filled = [row for row, text in enumerate(clean) if text]
+        for some in (filled[begin : begin + _CHUNK] for begin in range(0, len(filled), _CHUNK)):
+            for row, ids in zip(some, tokenize(self.tokenizer, [clean[row] for row in some])):
+                rows[row] = ids
         found = drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)
         if len(clean) == len(counts):
             return found

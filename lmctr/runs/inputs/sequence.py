@@ -47,6 +47,7 @@ _SET_BY_DATA = {
     ),
 }
 _COST_ROWS = 32
+_LONG_HISTORY, _SHORT_HISTORY = 1000, 200  # events: longer ones are told of, and what is offered in their place
 
 
 class SequenceInput(GoingOn, LogInput):
@@ -105,17 +106,27 @@ class SequenceInput(GoingOn, LogInput):
 
     def check(self) -> list[str]:
         lines = super().check()
-        if not self.log.history_lengths(self.splits.train).any():
+        lengths = self.log.history_lengths(self.splits.train)
+        if not lengths.any():
             raise ValueError(
                 f"no training sample of {self.log.info.name!r} has an event before it: there are no sequences to learn from; "
                 "take a log with several events per user"
+            )
+        if self.data["max_history_length"] is None and lengths.max() > _LONG_HISTORY:
+            whole, short = (int(own.sum(dtype=np.int64)) for own in (lengths, np.minimum(lengths, _SHORT_HISTORY)))
+            lines.append(
+                f"data.max_history_length is null, so that histories are read whole: the longest of a training sample has {lengths.max():,} events, and "
+                f"memory grows with it, as a batch has all its rows that long; an epoch reads {whole:,} events, which data.max_history_length: "
+                f"{_SHORT_HISTORY} would make {short:,}"
             )
         return lines
 
     def make_processor(self) -> SequenceProcessor:
         data = self.data
         if self.before is not None:
-            return self._continued()
+            processor = self._continued()
+            self._check_positions(self.config(processor))
+            return processor
         processor = SequenceProcessor.fit(
             self.log,
             self.splits.train,
@@ -127,7 +138,9 @@ class SequenceInput(GoingOn, LogInput):
             statistics_reader=self.statistics_reader(),
             behavior_labels=self.feedback_labels(),
         )
-        self._check_strategies(self.config(processor))  # a wrong model key is an error before the run folder exists
+        config = self.config(processor)  # a wrong model key is an error before the run folder exists
+        self._check_strategies(config)
+        self._check_positions(config)
         return processor
 
     def _continued(self) -> SequenceProcessor:
@@ -159,6 +172,20 @@ class SequenceInput(GoingOn, LogInput):
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
         return bank_rows(model, sequence_sources(earlier, processor))
+
+    def _check_positions(self, config: Any) -> None:
+        """A history longer than a model has positions for is told before the training, not in the middle of it or in the test behind it."""
+        most, kept = getattr(config, "num_positions", None), self.data["max_history_length"]
+        if most is None:
+            return
+        for part, events in self.splits.items():
+            longest = int(self.log.history_lengths(events).max(initial=0))
+            longest = longest if kept is None else min(longest, kept)
+            if longest > most:
+                raise ValueError(
+                    f"a sample of the {part} part has a history of {longest:,} events, and {config.model_type} has positions for "
+                    f"model.num_positions: {most}; set data.max_history_length: {most}, or model.num_positions to {longest}"
+                )
 
     def _check_strategies(self, config: Any) -> None:
         """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
