@@ -35,9 +35,11 @@ class Answers(ABC):
         reason: why lines were scored on their own, where some were.
         tasks: what the logits of a candidate are of.
         skips: whether a request that cannot be scored is given back with its "error", in place of an error.
+        counts_cut: whether it counts what `cut_words` tells.
     """
 
     skips: bool = False
+    counts_cut: bool = True
     default_batch_size: ClassVar[int] = 64
     batches_at_a_time: ClassVar[int] = 8  # so that there is something to sort by length
     candidates_key: ClassVar[str] = "candidates"

@@ -173,7 +173,8 @@ class TextAnswers(HistoryAnswers):
                 missing = items.count(None)  # said to be new
                 own = {"values": len(items), "missing": missing, "unknown": absent - missing}
                 counts[f"items of {role}"] = own
-        if request["candidates"] and processor.effective_max_length is not None and not processor.needs_similarity:
+        is_planned = processor.effective_max_length is not None and not processor.needs_similarity
+        if self.counts_cut and request["candidates"] and is_planned:
             self._read, self._cut = self._read + 1, self._cut + self._is_cut(request)
         return counts
 

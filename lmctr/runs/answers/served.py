@@ -107,7 +107,6 @@ class ServedModel:
         self.items = load_item_statistics(folder.path, self.processor)
         self.retriever = None if self.kind == "table" else load_retriever(folder.path, self.processor)
         self.joined, self.not_joined = (), None
-        self._told_cut = False
         if self.kind == "table":
             try:
                 self.joined = joined_files_of(folder)
@@ -275,8 +274,8 @@ class ServedModel:
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
         counted = _isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
-        if not self._told_cut and self.answers.cut_words():
-            self._told_cut = True
+        if self.answers.counts_cut and self.answers.cut_words():
+            self.answers.counts_cut = False
             logger.warning(
                 "a request lost behaviours to max_length (%d), the oldest of those that its rows would show; told once",
                 self.processor.effective_max_length,
