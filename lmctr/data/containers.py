@@ -1,4 +1,5 @@
-"""Files that hold a table as no reader takes it: packed by other programs than gzip, as one JSON array, as lines of Python's dicts, with columns of one name."""
+"""Files that hold a table as no reader takes it: packed by other programs than gzip, as one JSON array, as lines of Python's dicts, as LIBSVM's or libffm's
+lines, with columns of one name."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import first_of, retold
 
 from .names import are_values
+from .pairs import are_pairs, pairs_as_table
 from .reading import (
     FORMATS,
     OBJECT_LINE,
@@ -53,7 +55,10 @@ def as_readers_take_it(path: Path, say: Callable[[str], None], is_named: bool = 
         if path.is_file():
             found = _unpacked(path, Path(folder)) if path.suffix.lower() in PACKED else path
             with retold(found, path):
-                if suffix_of(found).lower() in FORMATS:
+                if suffix_of(found).lower() != ".parquet" and are_pairs(found):
+                    found, told = pairs_as_table(found, Path(folder))
+                    say(told)
+                elif suffix_of(found).lower() in FORMATS:
                     found = _as_lines(found, Path(folder))
                     found = found if is_named else _with_own_names(found, Path(folder), say)
         if found == path:

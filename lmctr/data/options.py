@@ -77,7 +77,7 @@ class ConvertOptions:
     """Write a data file in another format, in blocks; Parquet is read several times as fast as text."""
 
     name: str = option(
-        "a data file (CSV, TSV, Parquet, JSON lines, a JSON array, lines of Python's dicts), also in .gz, .zip, .bz2, .zst, .xz",
+        "a data file (CSV, TSV, Parquet, JSON lines, a JSON array, lines of Python's dicts, of LIBSVM or libffm), also in .gz, .zip, .bz2, .zst, .xz",
         positional=True,
     )
     output: str = option(".parquet or .csv file", metavar="FILE")

@@ -30,7 +30,7 @@ from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_o
 from .tables.arrays import array_of
 
 # that other programs can save as tables of text
-_SAVED = (".xlsx", ".xls", ".ods", ".libsvm", ".svm", ".svmlight", ".libffm", ".ffm")
+_SAVED = (".xlsx", ".xls", ".ods")
 # that pandas reads, and by which function
 _OF_PANDAS = {
     **dict.fromkeys((".feather", ".ftr", ".arrow"), "read_feather"),
@@ -121,7 +121,8 @@ def format_of(path: Path, given: str | None = None) -> str:
             )
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
-            f"(CSV, TSV and JSON lines may end in .gz too), {'or set `format`' if suffix.lower() not in _SAVED else 'save the table as CSV'}."
+            f"(CSV, TSV and JSON lines may end in .gz too), {'save the table as CSV' if suffix.lower() in _SAVED else 'or set `format`'}; "
+            f"of LIBSVM's or libffm's lines {_CONVERT} makes a table."
         )
     return FORMATS[suffix.lower()]
 

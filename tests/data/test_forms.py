@@ -20,7 +20,8 @@ def test_index_value_pairs_are_named(tmp_path, line, rows):
     path = tmp_path / "a9a.txt"
     path.write_text("".join(line.format(label="+1" if row % 3 else "-1") + "\n" for row in range(rows)))
     with pytest.raises(
-        ValueError, match=r"a9a\.txt: a label and index:value pairs on each line, as LIBSVM.*load_svmlight_file"
+        ValueError,
+        match=r"a9a\.txt: a label and index:value pairs on each line, as LIBSVM.*lmctr data convert .*a9a.txt --output a9a.parquet",
     ):
         sample_file(path)
 
@@ -35,7 +36,9 @@ def test_times_and_texts_with_colons_are_no_pairs(tmp_path):
     path.write_text("7 1:2\n" + "".join(f"{row} x\n" for row in range(20)))
     assert sample_file(path).table.num_rows == 20
     (tmp_path / "a9a.libsvm").write_text("1 1:2\n")
-    with pytest.raises(ValueError, match=r"from the extension '\.libsvm'.*save the table as CSV"):
+    with pytest.raises(
+        ValueError, match=r"from the extension '\.libsvm'.*LIBSVM's or libffm's lines lmctr data convert"
+    ):
         sample_file(tmp_path / "a9a.libsvm")
 
 

@@ -7,24 +7,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.pairs import are_pairs
 from lmctr.data.reading import head_of
 from lmctr.utils.arrow import is_text
 
-_PAIRS = r"^[+-]?[\d.]+(\s+\d+(:\d+)?:[-+.\deE]+)+\s*$"
 _NUMBERS = r"^\d+( \d+)*\s*$"
 _SHOWN = r"^\S+-[01]( \S+-[01])*$"
 
 
 def refuse_other_lines(path: Path) -> None:
     """ValueError: the lines of a text file hold a label and index:value pairs, or a user and their items."""
+    if are_pairs(path):
+        raise ValueError(
+            f"{path}: a label and index:value pairs on each line, as LIBSVM, svmlight and libffm read; a table of it: "
+            f"lmctr data convert {path} --output {path.stem}.parquet"
+        )
     text = head_of(path)
     lines = pa.array(text.splitlines()[:100][:-1] or text.splitlines(), pa.string())
-    if len(lines) and pc.all(pc.match_substring_regex(lines, _PAIRS)).as_py():
-        raise ValueError(
-            f"{path}: a label and index:value pairs on each line, as LIBSVM, svmlight and libffm read: the columns have no names. Write a table, of LIBSVM's "
-            f"such as: x, y = sklearn.datasets.load_svmlight_file({str(path)!r}); pandas.DataFrame(x.toarray()).add_prefix('f')"
-            ".assign(label=(y > 0).astype(int)).to_parquet('rows.parquet')"
-        )
     widths = pc.count_distinct(pc.count_substring(pc.utf8_rtrim_whitespace(lines), " ")).as_py()
     if widths > 2 and pc.all(pc.match_substring_regex(lines, _NUMBERS)).as_py():
         raise ValueError(

@@ -340,10 +340,9 @@ class _TableGuesser(Guesser):
             doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
             fields += self._numbers(name, values, "_number" if fields else "")
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
-            why, fields = (
-                f"lists, parted by {separator!r}",
-                [{"name": name, "type": "multi_value", "separator": separator}],
-            )
+            weights = {"weight_separator": ":"} if _are_weighted(values, separator) else {}
+            why = f"lists, parted by {separator!r}" + (", of values and, behind ':', their weights" if weights else "")
+            fields = [{"name": name, "type": "multi_value", "separator": separator, **weights}]
         elif distinct > _MANY and distinct > _ALMOST * len(values):
             left_out = f"another value on (almost) every row{self._amounts(values, name.lower())}"
         else:
@@ -405,3 +404,13 @@ class _TableGuesser(Guesser):
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
         starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
         return False if starts and gaps and distinct > _CODES else None
+
+
+def _are_weighted(values: pa.Array, separator: str) -> bool:
+    """Whether each entry of lists ends in a colon and a number, as `red:0.5`, and is no time of a day."""
+    entries = pc.list_flatten(pc.split_pattern(values, separator))
+    of_day = pc.match_substring_regex(entries, r"^\s*\d{1,2}:\d{2}\s*$")
+    return (
+        pc.all(pc.match_substring_regex(entries, r".:\d+(\.\d+)?([eE][-+]?\d+)?\s*$")).as_py()
+        and not pc.all(of_day).as_py()
+    )

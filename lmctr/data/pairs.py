@@ -1,0 +1,210 @@
+"""Files of LIBSVM (svmlight) and of libffm as tables: lines of a label and `index:value` pairs, or `field:index:value` triples.
+
+Such files name no columns, and what they become hangs on the whole file: it is read twice, in blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .reading import head_of, text_lines
+
+LABEL, LIST = "label", "features"
+MANY = 500
+"""Different indices of pairs up to which each is a column of numbers."""
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_LINE = re.compile(rf"\s*{_NUMBER}(?P<pairs>(?:\s+\d+:{_NUMBER})+|(?P<triples>(?:\s+\d+:\d+:{_NUMBER})+)|)\s*(?:#.*)?")
+_BLOCK = 1 << 15  # lines
+_EXACT = 2**53  # whole numbers that float64 holds
+
+
+class _Block(NamedTuple):
+    """Some lines: their labels (L,), and of all pairs the line (P,), from 0, the field (0 without), index and value."""
+
+    labels: np.ndarray
+    line: np.ndarray
+    field: np.ndarray
+    index: np.ndarray
+    value: np.ndarray
+
+    @property
+    def place(self) -> np.ndarray:
+        """(P,) which pair of its line each is."""
+        counts = np.bincount(self.line, minlength=len(self.labels))
+        return np.arange(len(self.line)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+class _Column:
+    """What a file holds in one column, block by block."""
+
+    def __init__(self) -> None:
+        self.index, self.low, self.high = (
+            np.zeros(0, np.int64),
+            _EXACT,
+            -1,
+        )  # the first indices, more than `MANY` at most
+        self.least, self.most, self.in_a_line = np.inf, -np.inf, 0
+
+    def add(self, block: _Block, own: np.ndarray | slice) -> None:
+        index, value, line = block.index[own], block.value[own], block.line[own]
+        if len(index):
+            self.low, self.high = min(self.low, int(index.min())), max(self.high, int(index.max()))
+            self.least, self.most = min(self.least, value.min()), max(self.most, value.max())
+            self.in_a_line = max(self.in_a_line, int(np.bincount(line).max()))
+            if len(self.index) <= MANY:
+                self.index = np.union1d(self.index, index)
+
+    @property
+    def is_one_value(self) -> bool:
+        return self.least >= self.most
+
+    def lists(self, path: Path, what: str) -> str:
+        if not self.is_one_value and self.least < 0:
+            raise ValueError(
+                f"{path}: {what} has {'more than ' if len(self.index) > MANY else ''}{min(len(self.index), MANY)} indices and values below 0, such as "
+                f"{self.least:g}; a list weighs its entries by values of at least 0. Write a table of it yourself, with the columns that you mean."
+            )
+        return "list" if self.is_one_value else "weighted list"
+
+
+def are_pairs(path: Path) -> bool:
+    """Whether the first line of a file and nine in ten of the next hold a label and pairs or triples."""
+    found = [*islice(_matches(head_of(path)), 100)]
+    lines = [match for match in found[:1] if match] and [match for match in found if match]
+    return len(lines) >= max(1, 0.9 * len(found)) and any(match["pairs"] for match in lines)
+
+
+def pairs_as_table(path: Path, folder: Path) -> tuple[Path, str]:
+    """The file as Parquet, and a line that says what its columns are.
+
+    `label` comes first, as it stands. Of triples each field is a column `fN`: of categories where all of its values are the same, of numbers where it has
+    one index, of lists where a line has several. Of pairs: where all lines have as many, of one value, and the indices at each place are a range of their
+    own (fields, one-hot), a column `fN` of categories for each place; else a column `fN` of numbers for each of up to 500 indices; else one column
+    `features` of lists. A number that a line has not is 0, a category none. Lists are texts: `3|17`, with values where these differ, `3:0.5|17:2`.
+
+    Raises:
+        ValueError: a line of another form, indices of pairs that do not ascend, values below 0 in a list.
+    """
+    first = next(match for match in _matches(head_of(path)) if match and match["pairs"])
+    is_ffm = first["triples"] is not None
+    keys, kinds, told, rows, whole = _layout(path, is_ffm)
+    number, label = (pa.int64() if one else pa.float64() for one in whole)
+    schema = pa.schema(
+        [(LABEL, label), *((name, number if kind == "number" else pa.string()) for name, kind in kinds.values())]
+    )
+    target = folder / "rows.parquet"
+    with pq.ParquetWriter(target, schema) as writer:
+        for block in _blocks(path, is_ffm):
+            key = keys(block)
+            order = np.argsort(key, kind="stable")
+            bounds = np.searchsorted(key[order], [(one, one + 1) for one in kinds])
+            columns = [pa.array(block.labels)]
+            columns += [
+                _values(kind, block, order[slice(*ends)]) for (_, kind), ends in zip(kinds.values(), bounds.tolist())
+            ]
+            writer.write_table(pa.table([own.cast(one.type) for own, one in zip(columns, schema)], schema=schema))
+    lines = "field:index:value triples (libffm)" if is_ffm else "index:value pairs (LIBSVM)"
+    return target, f"{path.name}: {rows:,} lines of a label and {lines}: {told}"
+
+
+def _layout(
+    path: Path, is_ffm: bool
+) -> tuple[Callable[[_Block], np.ndarray], dict[int, tuple[str, str]], str, int, tuple[bool, bool]]:
+    """What parts pairs into columns, name and kind of each column, what is said of it, the number of lines, and whether values and labels are whole numbers."""
+    all_of_it, columns, widths, rows, whole = _Column(), {}, set(), 0, [True, True]
+    for block in _blocks(path, is_ffm):
+        rows += len(block.labels)
+        for place, numbers in enumerate((block.value, block.labels)):
+            whole[place] &= bool((numbers == np.floor(numbers)).all())
+        all_of_it.add(block, slice(None))
+        widths.update(np.bincount(block.line, minlength=len(block.labels)).tolist())
+        parts = block.field if is_ffm else block.place if len(widths) == 1 else block.place[:0]
+        for part in np.unique(parts).tolist():
+            columns.setdefault(part, _Column()).add(block, parts == part)
+    columns, found = dict(sorted(columns.items())), (rows, (whole[0], whole[1]))
+    if is_ffm:
+        kinds = {}
+        for field, own in columns.items():
+            is_single, is_number = own.in_a_line == 1, len(own.index) == 1 and not own.is_one_value
+            one = "number" if is_number else "category" if own.is_one_value else None
+            kinds[field] = (f"f{field}", (one if is_single else None) or own.lists(path, f"field {field}"))
+        return (lambda block: block.field), kinds, "a column for each field", *found
+    ranges = [(own.low, own.high) for own in columns.values()]
+    if len(widths) == 1 and all_of_it.is_one_value and all(one[1] < other[0] for one, other in pairwise(ranges)):
+        kinds = {place: (f"f{place + 1}", "category") for place in columns}
+        return (lambda block: block.place), kinds, "a column of categories for each place of a line", *found
+    if len(all_of_it.index) <= MANY:
+        kinds = {index: (f"f{index}", "number") for index in all_of_it.index.tolist()}
+        return (
+            (lambda block: block.index),
+            kinds,
+            "a column of numbers for each index, 0 where a line has none",
+            *found,
+        )
+    kinds = {0: (LIST, all_of_it.lists(path, "the file"))}
+    return (lambda block: block.field), kinds, f"one column of lists, {LIST!r}", *found
+
+
+def _values(kind: str, block: _Block, own: np.ndarray) -> pa.Array:
+    """A column of the block's lines from those pairs that are its own."""
+    line, size = block.line[own], len(block.labels)
+    if kind == "number":
+        values = np.zeros(size)
+        values[line] = block.value[own]
+        return pa.array(values)
+    texts = pa.array(block.index[own]).cast(pa.string())
+    if kind == "weighted list":
+        texts = pc.binary_join_element_wise(texts, pa.array(block.value[own]).cast(pa.string()), ":")
+    ends = np.cumsum(np.bincount(line, minlength=size))
+    lists = pa.ListArray.from_arrays(pa.array(np.r_[0, ends], pa.int32()), texts)
+    joined = pc.binary_join(lists, "|")
+    return pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)
+
+
+def _matches(text: str) -> Iterator[re.Match | None]:
+    lines = text[: text.rfind("\n") + 1] or text  # the last line may be cut
+    return (_LINE.fullmatch(line) for line in lines.splitlines() if line.strip())
+
+
+def _blocks(path: Path, is_ffm: bool) -> Iterator[_Block]:
+    form = "field:index:value" if is_ffm else "index:value"
+    read = text_lines(path, progress=True)
+    while lines := [*islice(read, _BLOCK)]:
+        texts, counts = [], np.zeros(len(lines), np.int64)
+        for place, (number, line) in enumerate(lines):
+            match = _LINE.fullmatch(line)
+            if match is None or (match["pairs"] and bool(match["triples"]) != is_ffm):
+                raise ValueError(f"{path}: line {number} is no label with {form} behind it: {line[:60]!r}")
+            texts.append(line.partition("#")[0])
+            counts[place] = match["pairs"].count(":") // (1 + is_ffm)
+        width = 2 + is_ffm
+        numbers = np.fromstring(" ".join(texts).replace(":", " "), sep=" ")
+        of_line = 1 + width * counts
+        first = np.cumsum(of_line) - of_line
+        is_label = np.zeros(len(numbers), bool)
+        is_label[first] = True
+        pairs = numbers[~is_label].reshape(-1, width)
+        index = pairs[:, -2].astype(np.int64)
+        block = _Block(
+            labels=numbers[first],
+            line=np.repeat(np.arange(len(lines)), counts),
+            field=pairs[:, 0].astype(np.int64) if is_ffm else np.zeros(len(pairs), np.int64),
+            index=index,
+            value=pairs[:, -1],
+        )
+        if (pairs[:, :-1] >= _EXACT).any():
+            raise ValueError(f"{path}: an index of 2**53 or more, which is not told apart from its neighbours")
+        falls = (np.diff(index) <= 0) & (np.diff(block.line) == 0)
+        if not is_ffm and falls.any():
+            number, line = lines[block.line[int(falls.argmax())]]
+            raise ValueError(f"{path}: line {number}: its indices do not ascend, as LIBSVM writes them: {line[:60]!r}")
+        yield block
