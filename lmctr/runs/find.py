@@ -11,7 +11,8 @@ from lmctr.utils.resources import find_resource
 GROUPS = ("data", "model", "training")
 RECIPE = "recipe.yaml"  # of a run folder
 _READ = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter", ".item", ".user", ".parquet", ".jsonl", ".ndjson", ".json")  # fmt: skip
-_DATA_SUFFIXES = (*_READ, ".gz", ".zip", ".xlsx")
+_PACKED = (".gz", ".zip", ".bz2", ".zst", ".lz4", ".xz")
+_DATA_SUFFIXES = (*_READ, *_PACKED, ".xlsx", ".libsvm", ".svm", ".libffm", ".ffm")
 
 
 class RecipeError(ValueError):
