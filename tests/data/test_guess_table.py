@@ -25,6 +25,9 @@ def test_words_for_bounds_that_are_none(tmp_path):
         guess_table(file, {"label": "plays>many"})
     with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
         guess_table(file, {"label": "size>3"})
+    file = write(tmp_path / "e.csv", {"plays": range(ROWS), "size": [None] * ROWS})
+    with pytest.raises(ValueError, match=r"--label size: no row has a value there; name another column$"):
+        guess_table(file, {"label": "size"})
 
 
 @pytest.mark.parametrize("kind", ["table", "log"])

@@ -120,6 +120,10 @@ class Guesser:
     def _absent(self, role: str, wanted: str) -> ValueError:
         if role in self.given:
             name = self.given[role]
+            if not self.events.distinct.get(name, 1):
+                return ValueError(
+                    f"{self.events.path}, --{role} {name}: no row has a value there; name another column"
+                )
             return ValueError(
                 f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {self._held(name)}; say which value is a click: --{role} {name}=VALUE"
             )
