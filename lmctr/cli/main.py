@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("RANK", "0") == "0":  # of a launch all are interrupted
             told_by = str(interrupt) if more is None else f"the same command {more}"
             print(f"interrupted; {told_by}" if told_by else "interrupted", file=sys.stderr)
-        return 130
+        return getattr(interrupt, "exit_code", 130)
     except Exception as error:
         if is_debugging() or not is_for_users(error):
             raise

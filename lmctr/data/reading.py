@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import is_number, whole_numbers
+from lmctr.utils.arrow import is_number, whole_numbers, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import first_listed, first_quoted
@@ -165,8 +165,9 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
     kind = format_of(path, format)
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty.")
-    if kind != "parquet" and path.suffix != ".gz":
-        with open(path, "rb") as file:
+    if kind != "parquet":
+        head = b""
+        with opened(path, False) as file, contextlib.suppress(OSError):  # of a damaged one, of which its reader tells
             head = file.read(1 << 12)
         for start, what in _OTHER_FILES.items():
             if head.startswith(start):
@@ -351,7 +352,7 @@ def _read_parquet(
     for path in over(files, what, "files", show=progress):
         with pq.ParquetFile(for_arrow(path)) as file:
             check_columns(file.schema_arrow.names, wanted, str(path))
-            table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
+            table = with_plain_types(file.read(columns=None if wanted is None else list(dict.fromkeys(wanted))))
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
                 values = whole_numbers(table[name]).dictionary_encode()

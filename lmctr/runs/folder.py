@@ -496,8 +496,8 @@ def check_same_data(runs: Iterable[RunFolder]) -> None:
 
 def unlike_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The checksum by which two `data.json` are not of the same data, None where they are. Of the inputs there is none of
-    runs of up to 0.1.0, and of texts and sequences one of the weights alone."""
-    for key in ("fingerprint", "inputs_fingerprint"):
+    runs of up to 0.1.0, and of texts and sequences one of the weights, and a third of what describes items, users and events."""
+    for key in ("fingerprint", "inputs_fingerprint", "described_fingerprint"):
         both = one.get(key), other.get(key)
         if both[0] != both[1] and (key == "fingerprint" or None not in both):
             return key

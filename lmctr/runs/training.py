@@ -523,7 +523,7 @@ class Training:
                     trainer.add_callback(EndAtInterrupt(held))
                 outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             if held is not None and held.came:  # behind the last checkpoint
-                raise KeyboardInterrupt
+                raise held.interrupt
             if self.is_first:
                 self.folder.unseal()  # until the last file of the run is written
             if trainer.args.lora is not None and parts:

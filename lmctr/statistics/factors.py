@@ -167,7 +167,8 @@ def _fits(
 ) -> Iterator[tuple[float, float, np.ndarray]]:
     """The seconds behind which and up to which factors hold, and these (I, D), 0 of items without a known event."""
     known = np.flatnonzero(~np.isnan(left))
-    known = known[np.argsort(time[known], kind="stable")]
+    # items that first come in one second by their own order, so that their noise does not follow that of the users
+    known = known[np.lexsort((item[known], time[known]))]
     counts, count = [], float(FIRST)
     while count <= len(known):
         counts.append(int(count))

@@ -334,17 +334,19 @@ class _Watch(TrainerCallback):
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
         self.began, about = True, self.search.folder / "search.yaml"
-        found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
+        data, mine = read_json(self.search.folder / "trial" / DATA), read_yaml(about)
         # each share searched has training samples of its own
         share = str(self.trial.params.get("data.negative_share"))
-        known = mine.get("data") or {}
-        known = known if isinstance(known, dict) else {"None": known}  # as it was written where no share is searched
-        if known.setdefault(share, found) != found:
-            raise DataChangedError(
-                f"the data of {self.search.folder} have changed since its first trial (checksum {known[share]} before, {found} now); restore them, or "
-                "give another --output-dir, or --overwrite"
-            )
-        if mine.get("data") != known:
+        kept = mine.get("data") or {}
+        # a text, as it was written where no share is searched
+        known = {**kept} if isinstance(kept, dict) else {"None": kept}
+        for key, found in ((share, data["fingerprint"]), ("described", data.get("described_fingerprint"))):
+            if found is not None and known.setdefault(key, found) != found:
+                raise DataChangedError(
+                    f"the data of {self.search.folder} have changed since its first trial (checksum {known[key]} before, {found} now); restore them, "
+                    "or give another --output-dir, or --overwrite"
+                )
+        if kept != known:
             write_text(about, yaml.safe_dump({**mine, "data": known}, sort_keys=False, allow_unicode=True))
 
     def on_evaluate(

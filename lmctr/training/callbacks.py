@@ -88,7 +88,7 @@ class EndAtInterrupt(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if self.held.came:
-            raise KeyboardInterrupt
+            raise self.held.interrupt
 
 
 def should_stop(args: TrainingArguments, state: TrainerState) -> bool:

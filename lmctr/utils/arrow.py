@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -79,13 +80,36 @@ def of_other_library(value: Any) -> Any:
     )
 
 
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(), pa.float16(): pa.float32()}
+
+
 def _plain(values: pa.Array) -> pa.Array:
-    """Texts and bytes in the layout that Parquet and most functions know."""
+    """Texts, bytes and numbers in the layout that Parquet and most functions know."""
     if pa.types.is_dictionary(values.type):
         return pa.DictionaryArray.from_arrays(values.indices, _plain(values.dictionary))
-    return values.cast(
-        {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(values.type, values.type)
-    )
+    return values.cast(_PLAIN.get(values.type, values.type))
+
+
+def with_plain_types(table: Any) -> Any:
+    """A table, or batch, in types that most functions know: texts, bytes and numbers in their usual layout; bytes that are UTF-8 as texts, which
+    some programs write so."""
+    for place, own in enumerate(table.schema):
+        kind, column = own.type, table.column(place)
+        if is_list(kind) and kind.value_type in _PLAIN:
+            column = column.cast(pa.large_list(_PLAIN[kind.value_type]))
+        elif kind in _PLAIN:
+            column = column.cast(_PLAIN[kind])
+        if is_bytes(column.type):
+            with contextlib.suppress(pa.ArrowInvalid):
+                column = column.cast(pa.large_binary()).cast(pa.large_string())
+        if column.type != kind:
+            table = table.set_column(place, own.name, column)
+    return table
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of this type are bytes, which may be a text's."""
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
 
 
 def decoded(values: Any) -> Any:

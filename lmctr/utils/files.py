@@ -112,6 +112,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return value
 
 
+def check_may_hold(folder: Path) -> None:
+    """Raises `OSError`, before the work whose results a folder shall hold, where it is none, may not be made, or may not be written into."""
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half of it."""
     write_text(path, json_text(value))

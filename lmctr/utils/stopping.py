@@ -14,6 +14,12 @@ from typing import Any
 _SAME = 0.5  # seconds
 
 
+class Terminated(KeyboardInterrupt):
+    """A SIGTERM that was taken as Ctrl-C; exit_code: what a shell has of a process that ended by it."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
 @contextlib.contextmanager
 def stopped_by_term() -> Iterator[None]:
     """Treat SIGTERM (a batch system's end) as Ctrl-C, so that no child is left behind and it is said how to go on."""
@@ -29,7 +35,7 @@ def stopped_by_term() -> Iterator[None]:
 
 
 def _stop(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+    raise Terminated
 
 
 class HeldInterrupt:
@@ -43,10 +49,12 @@ class HeldInterrupt:
 
     Attributes:
         came: whether there was one.
+        interrupt: what it is raised as where it fits.
     """
 
     def __init__(self, told: str):
         self.told, self.came = told, False
+        self.interrupt: type[KeyboardInterrupt] = KeyboardInterrupt
         self._at = 0.0
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
@@ -61,6 +69,7 @@ class HeldInterrupt:
                 before(number, frame)
             return
         self.came, self._at = True, time.monotonic()
+        self.interrupt = Terminated if number == signal.SIGTERM else KeyboardInterrupt
         with contextlib.suppress(
             OSError, RuntimeError, ValueError
         ):  # stderr is closed, or in the middle of a line of its own

@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import shutil
 import sys
 
@@ -12,6 +13,7 @@ from lmctr.cli.main import main
 from lmctr.data import TextView, split_log
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.loading import load_run
+from lmctr.studies.analyses import common
 
 
 def analyze(*words):
@@ -151,6 +153,19 @@ def test_bad_arguments(tiny_run, tmp_path, capsys, words, message):
     assert analyze(tiny_run, "--output", tmp_path / "o", *words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+def test_a_place_that_cannot_hold_results_is_told_before_the_work(copy_of, tmp_path, monkeypatch, capsys):
+    run = copy_of("run")
+    monkeypatch.setattr(common.Measure, "opened", None)
+    (tmp_path / "file").touch()
+    assert analyze(run, "--output", tmp_path / "file" / "o") == 2
+    assert f"error: {tmp_path}/file/o: {tmp_path}/file is a file, where a folder is wanted" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda place, mode: place != run)  # as of a system that is mounted read-only
+    assert analyze(run) == 2
+    told = f"error: {run}/analysis: may not be written (Permission denied); name another place by --output\n"
+    assert capsys.readouterr().err == told
+    assert not (run / "analysis").exists()
 
 
 def test_bad_runs(tiny_run, tmp_path, capsys):

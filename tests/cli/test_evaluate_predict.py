@@ -275,6 +275,14 @@ def test_behaviours_that_max_length_drops_are_told(tiny_run, tmp_path, capsys, c
     for line in (lines[0], lines[1], lines[1]):
         served.score([(served.check(line), None)])
     assert caplog.text.count(f"a request lost behaviours to max_length ({longest})") == 1
+    caplog.clear()
+    served = ServedModel(str(tiny_run))  # the histories of kept users
+    for line, told in ((lines[0], 0), (lines[1], 1), (lines[1], 1)):
+        state = served.new_state()
+        state.extend(line.pop("history"))
+        served.score([(served.check(line, has_state=True), state)])
+        line["history"] = state.history
+        assert caplog.text.count(f"a request lost behaviours to max_length ({longest})") == told
 
 
 def test_requests_of_texts_mark_single_targets():

@@ -360,8 +360,8 @@ def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
         view.check()
 
 
-def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path):
-    from lmctr.runs.inputs import input_of
+def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path, monkeypatch):
+    from lmctr.runs.inputs import impressions, input_of
 
     view = input_of(load_recipe(recipe_path))
     view.load(tmp_path)
@@ -370,5 +370,14 @@ def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path):
     assert view.check() == [
         "train: of 283 impressions 3 have no ads and are left out; 1 have no eCPM above 0, which R/R* leaves out"
     ]
+    monkeypatch.setattr(impressions, "_WIDE", 2)
+    view.store.statistics["train"]["empty"] = view.store.statistics["train"]["no_revenue"] = 0
+    counts = view.store.counts[view.rows("train")].astype(int)
+    for loss, told in (("arf", 1), ("pairwise", 1), ("bce", 0), ("list", 0)):
+        view.model_group = {**view.model_group, "loss": loss}
+        lines = view.check()
+        assert len(lines) == told
+        assert f"has {counts.max()} ads, and an epoch {(counts**2).sum():,} pairs;" in "".join(lines) or not told
+    view.store.statistics["train"] |= {"empty": 3, "no_revenue": 1}
     view.open(view.store.processor)
     assert view.describe()["left out or odd"]["train"] == {"empty": 3, "single": 0, "no_revenue": 1}

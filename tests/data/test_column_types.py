@@ -11,6 +11,10 @@ import pytest
 import yaml
 
 from lmctr.data import SequenceProcessor, TabularFeatureProcessor, load_log, log_from_table, table_source
+from lmctr.data.guess.sample import sample_file
+from lmctr.data.logs.schema import LabelSpec
+from lmctr.data.logs.table import follows
+from lmctr.data.tables.reading import stream_file
 from lmctr.statistics import StatisticsReader
 
 SCHEMA = {
@@ -219,6 +223,49 @@ def log_of_file(folder, form, rows, schema):
         {"csv": pacsv.write_csv, "parquet": pq.write_table}[form](table, path)
     (folder / "schema.yaml").write_text(yaml.safe_dump(schema | {"events": path.name}))
     return load_log(folder / "schema.yaml")
+
+
+KINDS = [pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=map(str, KINDS))
+def test_texts_of_parquet_files_may_be_views_and_bytes(tmp_path, kind):
+    """As other programs write them, at every place that a column may have."""
+    words = ["a", "b", "a", "c"]
+    column = pa.array(words if kind == pa.string_view() else [word.encode() for word in words], kind)
+    columns = SCHEMA["columns"] | {"user": "word", "context": ["word"]}
+    columns["label"] = {"column": "word", "equals": "a"}
+    logs = (log_of_file(tmp_path, "parquet", ROWS | {"word": own}, {"columns": columns}) for own in (words, column))
+    wanted, found = map(contents, logs)
+    np.testing.assert_equal(found, wanted)
+    assert wanted[0]["label"] == [1, 1, 0, 0]
+    pq.write_table(
+        pa.table({"word": column, "words": pa.array([[word] for word in words])}), tmp_path / "rows.parquet"
+    )
+    for table in (
+        next(iter(stream_file(tmp_path / "rows.parquet"))).table,
+        sample_file(tmp_path / "rows.parquet").table,
+    ):
+        assert table["word"].to_pylist() == words
+        assert pa.types.is_large_string(table["word"].type)
+
+
+def test_numbers_of_parquet_files_may_have_half_precision(tmp_path):
+    share, many = np.array([0.25, 0.75, 0.5, 1.0], np.float16), [[0.5], [], None, [1.0, 2.0]]
+    columns = SCHEMA["columns"] | {"label": {"column": "share", "at_least": 0.75}, "context": ["share"]}
+    log = log_of_file(tmp_path, "parquet", ROWS | {"share": share}, {"columns": columns})
+    assert sorted(zip(log.context["share"].to_pylist(), log.label)) == [(0.25, 0), (0.5, 0), (0.75, 1), (1.0, 1)]
+    pq.write_table(
+        pa.table({"share": share, "many": pa.array(many, pa.list_(pa.float16()))}), tmp_path / "rows.parquet"
+    )
+    table = next(iter(stream_file(tmp_path / "rows.parquet"))).table
+    assert table.to_pydict() == {"share": share.tolist(), "many": many}
+    assert table.schema.types == [pa.float32(), pa.large_list(pa.float32())]
+
+
+def test_a_label_rule_reads_blocks_without_a_value():
+    told = follows(pa.nulls(3), LabelSpec(column="share", equals="yes"), "rows")
+    assert told.to_pylist() == [None] * 3
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

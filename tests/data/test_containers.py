@@ -68,16 +68,17 @@ def test_nan_in_dicts_of_python_is_missing(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("line", ["{'user': 'u1', 'item': 3}\n", '{"user": "u1", "item": 3}\n'])
-@pytest.mark.parametrize("name", ["rows.txt", "rows.tsv"])
+@pytest.mark.parametrize("name", ["rows.txt", "rows.tsv", "rows.txt.gz"])
 def test_lines_of_objects_are_no_delimited_text(tmp_path, line, name):
     path = tmp_path / name
-    path.write_text(line * 3)
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    path.write_bytes(pack(line.encode() * 3))
     told = rf"{name}: its lines are objects, no .SV; lmctr data convert FILE --output FILE.parquet makes rows of them"
     with pytest.raises(ValueError, match=told):
         sample_file(path)
     with pytest.raises(ValueError, match=told):
         list(stream_file(path))
-    path.write_text("{'user'} and more\n1\n")  # no object: a name
+    path.write_bytes(pack(b"{'user'} and more\n1\n"))  # no object: a name
     assert next(iter(stream_file(path))).table.column_names == ["{'user'} and more"]
 
 

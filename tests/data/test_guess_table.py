@@ -25,6 +25,9 @@ def test_words_for_bounds_that_are_none(tmp_path):
         guess_table(file, {"label": "plays>many"})
     with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
         guess_table(file, {"label": "size>3"})
+    file = write(tmp_path / "e.csv", {"plays": range(ROWS), "size": [None] * ROWS})
+    with pytest.raises(ValueError, match=r"--label size: no row has a value there; name another column$"):
+        guess_table(file, {"label": "size"})
 
 
 @pytest.mark.parametrize("kind", ["table", "log"])
@@ -428,13 +431,18 @@ def test_what_people_write_as_text_is_said(tmp_path):
 def test_numbers_with_signs_of_thousands_are_said_where_they_are_left_out(tmp_path):
     """And lists of three-digit numbers are lists, plain numbers with blanks around them no amounts."""
     price = [f'"{1000 + 7 * row:,}"' for row in range(ROWS)]
+    preis = [f'"{1000 + row},42"' for row in range(ROWS)]
     sizes = ['"100,250"', '"250,500,750"', '"500"', '"750,100"'] * (ROWS // 4)
     guess = guess_table(
-        write(tmp_path / "e.csv", clicks(price=price, tags=sizes, plain=['" 12"', '"7 "'] * (ROWS // 2)))
+        write(tmp_path / "e.csv", clicks(price=price, tags=sizes, plain=['" 12"', '"7 "'] * (ROWS // 2), preis=preis))
     )
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
     assert said["price"] == (
         "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money and of thousands "
+        "(12345.67) they are read as numbers"
+    )
+    assert said["preis"] == (
+        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of thousands "
         "(12345.67) they are read as numbers"
     )
     assert said["tags"] == "field: lists, parted by ','"

@@ -356,7 +356,10 @@ def test_kinds_of_feedback_keep_their_codes(described, tmp_path):
         assert_same_weights(weights(first), weights(anew))
         assert later(first, tmp_path / "later", logs["other"], {**own, **STILL}).metrics
         return
-    words = "the kinds of feedback unknown, bought, seen, those of .*run were unknown, seen, bought; name them in that"
+    words = (
+        "the kinds of feedback unknown, bought, seen, those of .*run were unknown, seen, bought; name them in that "
+    )
+    words += r"order, new ones at the end: names: \[seen, bought\] in feedback_names of the log$"
     with pytest.raises(ValueError, match=words):
         later(first, tmp_path / "later", logs["other"], own)
     with pytest.raises(ValueError, match=words):

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 import lmctr
 from lmctr.training.checkpoints import newest_complete_checkpoint
-from lmctr.utils.stopping import HeldInterrupt, stopped_by_term
+from lmctr.utils.stopping import HeldInterrupt, Terminated, stopped_by_term
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -61,8 +61,9 @@ def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, 
     whole = lmctr.runs.train(recipe, output_dir=tmp_path / "whole")
     monkeypatch.setattr(Interrupts, "at", (at,))
     monkeypatch.setattr(Interrupts, "number", signal.SIGTERM if by_term else signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), stopped_by_term():
+    with pytest.raises(KeyboardInterrupt) as told, stopped_by_term():
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert told.type is (Terminated if by_term else KeyboardInterrupt)
     assert "to save a checkpoint; a second Ctrl-C ends at once" in capsys.readouterr().err
     checkpoint, skipped = newest_complete_checkpoint(tmp_path / "run" / "checkpoints")
     assert (checkpoint.name, skipped) == (f"checkpoint-{saved}", [])

@@ -541,12 +541,16 @@ def test_what_others_did_in_one_second_has_no_order():
     draw = np.random.default_rng(0)
     user, day = (each.ravel() for each in np.meshgrid(np.arange(40), np.arange(30)))
     item, label = draw.integers(0, 6, len(user)), draw.integers(0, 2, len(user))
+    catalogue, stars = pa.table({"item_id": range(6)}), (label + (user + item) % 3).astype(np.float32)
     found = []
     for ids in (np.arange(40), draw.permutation(40)):
-        log = InteractionLog.from_columns(ids[user], item, day * DAY, label, catalogue=pa.table({"item_id": range(6)}))
-        names = [name for name in resolve_statistics("full", log) if name.startswith("item_")]
-        raw = StatisticsReader(tuple(names), 0.5).raw(log, np.arange(log.num_events))
+        log = InteractionLog.from_columns(
+            ids[user], item, day * DAY, label, catalogue=catalogue, feedback_values=stars
+        )
+        events = np.arange(log.num_events)
+        reader = StatisticsReader.fit(log, events, ["full", "factors"])
         places = np.lexsort((np.argsort(ids)[np.asarray(log.user)], log.time))
-        found.append(raw[places])
-        assert any(name.endswith("_events") for name in names)
-    np.testing.assert_allclose(*found, rtol=1e-9)
+        found.append(reader.raw(log, events)[places])
+        assert {"item_rate_5_events", "value_factor_score"} < {*reader.names}
+        assert np.abs(found[-1][600:, reader.names.index("value_factor_score")]).mean() > 1e-3
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-9)

@@ -43,6 +43,7 @@ _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
+_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _OF_OBJECTS = "give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
 _NAMELESS = (
@@ -120,6 +121,10 @@ class Guesser:
     def _absent(self, role: str, wanted: str) -> ValueError:
         if role in self.given:
             name = self.given[role]
+            if not self.events.distinct.get(name, 1):
+                return ValueError(
+                    f"{self.events.path}, --{role} {name}: no row has a value there; name another column"
+                )
             return ValueError(
                 f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {self._held(name)}; say which value is a click: --{role} {name}=VALUE"
             )
@@ -359,13 +364,16 @@ class Guesser:
     # ---- amounts and lists ------------------------------------------------------------------------------------------------------
 
     def _amounts(self, values: pa.Array, plain: str) -> str:
-        """What is said of a column of texts that are numbers with signs of money or of thousands; nothing of others, and of lists."""
-        if not is_text(values.type) or not pc.all(pc.match_substring_regex(values, _AMOUNT)).as_py():
+        """What is said of a column of texts that are numbers with signs of money or of thousands, or with decimal commas; nothing of others, and of
+        lists."""
+        forms = {_AMOUNT: "without signs of money and of", _DECIMAL_COMMA: "with a decimal point and no signs of"}
+        told = (own for form, own in forms.items() if pc.all(pc.match_substring_regex(values, form)).as_py())
+        if not is_text(values.type) or (way := next(told, None)) is None:
             return ""
         signed = values.filter(pc.match_substring_regex(values, "[$€£¥,]"))
         if not len(signed) or self._separator(values, plain) is not None:
             return ""
-        return f"; numbers as texts such as {signed[0].as_py()!r}: without signs of money and of thousands (12345.67) they are read as numbers"
+        return f"; numbers as texts such as {signed[0].as_py()!r}: {way} thousands (12345.67) they are read as numbers"
 
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:

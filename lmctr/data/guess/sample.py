@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
-from lmctr.utils.arrow import decoded, is_list, is_number, is_text, without_empty
+from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 
@@ -198,7 +197,6 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     nameless = tuple(name for name in table.column_names if not name.strip())
-    table = _with_texts_of_bytes(table)
     no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
     table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
     long, missing = _beyond_64_bits(table), set()
@@ -334,20 +332,7 @@ def _no_field(kind: pa.DataType) -> str:
         return "durations; write seconds, as numbers"
     if pa.types.is_time(kind):
         return "times of day; write hours, as numbers, or whole times"
-    return "bytes that are no UTF-8 text" if _is_bytes(kind) else ""
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-
-
-def _with_texts_of_bytes(table: pa.Table) -> pa.Table:
-    for place, own in enumerate(table.schema):
-        if _is_bytes(own.type):
-            with contextlib.suppress(pa.ArrowInvalid):
-                texts = table[place].cast(pa.large_binary()).cast(pa.large_string())
-                table = table.set_column(place, own.name, texts)
-    return table
+    return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 
 def _holds_objects(kind: pa.DataType) -> bool:

@@ -373,6 +373,8 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
 def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     """Whether each value of a column follows the rule of a label; null where there is no value. `place` names the column in errors."""
     array = plain_number(array)
+    if pa.types.is_null(array.type):  # a column, or a block of lines, without any
+        return pa.nulls(len(array), pa.bool_())
     if spec.rule in ("equals", "in"):
         chosen = _is_one_of(array, spec.value if spec.rule == "in" else [spec.value], place)
         if spec.others:

@@ -40,7 +40,7 @@ from lmctr.data.reading import (
     printable,
     refuse_deep,
 )
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import is_number, is_text, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 
 BLOCK_SIZE = 8 << 20
@@ -344,7 +344,7 @@ def _stream_parquet(files: list[Path], columns: Mapping[str, str] | None, block_
                 first = file.schema_arrow if first is None else first
                 check_same_types(file.schema_arrow, first, path, files[0])
                 rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
-                yield from file.iter_batches(batch_size=rows, columns=wanted or first.names)
+                yield from map(with_plain_types, file.iter_batches(batch_size=rows, columns=wanted or first.names))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
 

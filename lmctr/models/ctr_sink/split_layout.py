@@ -32,7 +32,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import evaluation_mode, weights_version, without_values
 
-from .backbone import first_position
+from .backbone import first_position, turning_length
 from .backbone_call import cache_keyword, readable
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
@@ -153,9 +153,12 @@ def run_layers(
         The states before layer `first` and after each layer, (B, N, H) each.
     """
     config, layers = backbone.config, attrgetter(spec.layers_path)(backbone)
-    attention_mask = readable(attention_mask, inputs_embeds)
+    turned = position_ids
     if position_ids is None:
-        position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
+        turned = position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
+        if turning_length(config) is not None:  # by each row's own length
+            turned = position_ids.minimum(attention_mask.sum(1, keepdim=True) - 1).clamp_min(0)
+    attention_mask = readable(attention_mask, inputs_embeds)
     types = (getattr(config, "layer_types", None) or ["full_attention"] * len(layers))[first:stop]
     if spec.is_causal:
         hidden = inputs_embeds
@@ -164,7 +167,7 @@ def run_layers(
         if "sliding_attention" in types:
             masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)
         kwargs |= {"position_ids": position_ids, "use_cache": False}
-        kwargs["position_embeddings"] = backbone.rotary_emb(hidden, position_ids)
+        kwargs["position_embeddings"] = backbone.rotary_emb(hidden, turned)
         if not getattr(config, "is_causal", True):
             kwargs["is_causal"] = (
                 False  # as transformers' own forward says it: without padding there is no mask that could

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from lmctr.models.common.embeddings import DerivedBuffers, FieldProjection, linear_numerics
+from lmctr.models.common.layers import at_least_float32
 
 from .configuration_fat import FATConfig
 
@@ -41,8 +42,9 @@ class MonotonicEncoding(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """(B, Nn) values to (B, Nn, s)."""
-        values = values.to(self.slope.dtype).unsqueeze(-1)
-        hidden = torch.tanh(values * F.softplus(self.slope) + self.shift)
+        slope = at_least_float32(self.slope)  # raw numbers are too large or too long for half precision
+        values = values.to(slope.dtype).unsqueeze(-1)
+        hidden = torch.tanh(values * F.softplus(slope) + self.shift).to(self.slope.dtype)
         return torch.einsum("bnu,nus->bns", hidden, F.softplus(self.mixing)) * self.direction + self.bias
 
 

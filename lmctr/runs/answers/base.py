@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -112,6 +112,9 @@ class Answers(ABC):
         """Counts of what the processor did not know in a request that was scored, as `unknown` has them."""
         return {}
 
+    def count_cut(self, request: Mapping[str, Any]) -> None:  # noqa: B027 (none is cut)
+        """Counts a request that was scored for [`cut_words`]."""
+
     def cut_words(self) -> str:
         """What share of the requests so far the model read less of than was selected for it; nothing where none."""
         return ""
@@ -166,6 +169,7 @@ class Answers(ABC):
                 request, logits = _failed(request, logits), None
             if logits is not None:
                 self.unknown = add_counts([self.unknown, self.unknown_in(request)])
+                self.count_cut(request)
             yield request, logits
 
     def _shown(self, request: dict[str, Any], number: int) -> str:

@@ -77,6 +77,6 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
                 shutil.copyfile(temporary, kept)
                 stands = f"what was scored before stands in {Path(path).with_name(kept.name)}"
                 if isinstance(error, KeyboardInterrupt):
-                    raise KeyboardInterrupt(stands) from error
+                    raise type(error)(stands) from error
                 told = str(error).rstrip(".")
                 raise ValueError(f"{told}; {stands}") from error

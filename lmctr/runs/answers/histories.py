@@ -173,10 +173,12 @@ class TextAnswers(HistoryAnswers):
                 missing = items.count(None)  # said to be new
                 own = {"values": len(items), "missing": missing, "unknown": absent - missing}
                 counts[f"items of {role}"] = own
-        is_planned = processor.effective_max_length is not None and not processor.needs_similarity
+        return counts
+
+    def count_cut(self, request: Mapping[str, Any]) -> None:
+        is_planned = self.processor.effective_max_length is not None and not self.processor.needs_similarity
         if self.counts_cut and request["candidates"] and is_planned:
             self._read, self._cut = self._read + 1, self._cut + self._is_cut(request)
-        return counts
 
     def _is_cut(self, request: Mapping[str, Any]) -> bool:
         """Whether the rows of a request drop selected behaviours, the oldest, to have no more than `max_length` tokens."""

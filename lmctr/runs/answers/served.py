@@ -274,6 +274,8 @@ class ServedModel:
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
         counted = _isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
+        for request, state in (asked[place] for place in scored):
+            self.answers.count_cut(request if state is None else {**request, "history": state.history})
         if self.answers.counts_cut and self.answers.cut_words():
             self.answers.counts_cut = False
             logger.warning(

@@ -28,6 +28,7 @@ from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, ImpressionDataKeys
 from lmctr.runs.inputs.stored import StoredInput
 
 _COST_IMPRESSIONS = 16
+_WIDE = 2048  # ads, from which on the losses of pairs take a second or so for an impression on a processor
 
 
 class ImpressionInput(StoredInput):
@@ -107,6 +108,13 @@ class ImpressionInput(StoredInput):
             lines.append(
                 f"no impression of validation and test has more than {most} ads, of which data.metrics.m lets {self.settings.m} go on: R/R* is 1 "
                 f"whatever the scores, and chooses no checkpoint; set data.metrics.m to {max(most // 4, 1)}, say"
+            )
+        widths, loss = self.store.counts[self.rows("train")].astype(np.int64), self.model_group.get("loss")
+        if loss in ("arf", "pairwise") and widths.max() > _WIDE:
+            lines.append(
+                f"model.loss: {loss} takes time for each pair of ads of an impression: the widest of the train part has {widths.max():,} ads, and an "
+                f"epoch {(widths**2).sum():,} pairs; bce and list take time for each ad alone ({widths.sum():,} of them), or part wide impressions, "
+                "or leave out more of the ads that lost"
             )
         return lines
 

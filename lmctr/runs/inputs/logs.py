@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lmctr.data.batches.rows import LogBatches
 from lmctr.data.features.unknown import check_unknown, shares_of
@@ -26,6 +27,7 @@ from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_part, che
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
+from lmctr.utils.arrow import is_list
 
 
 class LogInput(InputKind):
@@ -220,7 +222,8 @@ class LogInput(InputKind):
         )
         if log.info.notes and is_own_log(self.data["name"], self.data["options"]):
             say(log.info.notes)  # such as how many rows were left out
-        weights = {} if log.weight is None else {"inputs_fingerprint": checksum(log.weight)}
+        checksums = {} if log.weight is None else {"inputs_fingerprint": checksum(log.weight)}
+        checksums["described_fingerprint"] = described_fingerprint(log)
         return {
             "info": log.info.to_dict(),
             "feedback_names": list(log.feedback_names),
@@ -239,7 +242,7 @@ class LogInput(InputKind):
             },
             "label_rates": rates,
             "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
-            **weights,
+            **checksums,
         }
 
     def data_fingerprint(self) -> str:
@@ -316,8 +319,42 @@ def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | Non
 
 
 def whole_fingerprint(log: InteractionLog, parts: Splits, label: np.ndarray | None = None) -> str:
-    """[`log_fingerprint`] of a log's whole parts and of what else its baselines read: weights, and `label` where it is another."""
-    return log_fingerprint(log, parts, label, log.weight)
+    """[`log_fingerprint`] of a log's whole parts and of what else its baselines read: weights, what describes events, and `label` where it is
+    another."""
+    return log_fingerprint(log, parts, label, log.weight, *_described(log))
+
+
+def described_fingerprint(log: InteractionLog) -> str:
+    """Checksum of what describes events, which views read by a recipe's choice: the items that occur, users, context."""
+    return checksum(*_described(log))
+
+
+def _described(log: InteractionLog) -> Iterator[np.ndarray]:
+    for table in (log.catalogue.take(np.unique(log.item)), log.users, log.context):
+        for name in [] if table is None else table.column_names:
+            yield _bytes(name)
+            yield from _contents(table[name].combine_chunks())
+
+
+def _contents(column: pa.Array) -> Iterator[np.ndarray]:
+    """Arrays that are equal where two columns have the same values, in whatever chunks, encoding or width of offsets they are stored."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        yield from _contents(column.dictionary_decode())
+    elif is_list(kind):
+        yield pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        yield from _contents(column.flatten())
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        yield column.is_null().to_numpy(zero_copy_only=False)
+        yield column.fill_null(0).to_numpy(zero_copy_only=False)
+    else:
+        coded = column.dictionary_encode()
+        yield coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        yield _bytes(coded.dictionary.to_pylist())
+
+
+def _bytes(value: Any) -> np.ndarray:
+    return np.frombuffer(repr(value).encode(), dtype=np.uint8)
 
 
 def log_best_auc(log: InteractionLog, statistics: Sequence[str] | str | None) -> float | None:

@@ -20,6 +20,7 @@ from lmctr.data.batches.text import (
     unread_signal,
 )
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
+from lmctr.data.registry import is_schema
 from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.backbone import max_positions
 from lmctr.models.ctr_sink.configuration_ctr_sink import (
@@ -300,9 +301,19 @@ class TextInput(GoingOn, LogInput):
         named = set(own[1:]) <= set(processor.prompt.feedback_names)
         codes = (RunFolder(folder).data() or {}).get("feedback_names", [])[: len(own)]
         if not named and codes != own[: len(codes)]:
+            names = [*codes[1:], *(name for name in own[1:] if name not in codes)]
+            place = "columns.feedback of the schema"
+            if not is_schema(self.data["name"]):
+                place = (
+                    "data.options.columns.feedback"
+                    if "columns" in self.data["options"]
+                    else "feedback_names of the log"
+                )
+            way = f"name them in that order, new ones at the end: names: [{', '.join(names)}] in {place}"
+            if len(names) >= len(processor.prompt.feedback_names):
+                way = "the prompt has words for no more: leave out the events of new kinds, or train anew"
             raise ValueError(
-                f"{self.log.info.name!r} has the kinds of feedback {', '.join(own)}, those of {folder} were {', '.join(codes)}; name them in "
-                "that order (feedback.names of the schema), new ones at the end"
+                f"{self.log.info.name!r} has the kinds of feedback {', '.join(own)}, those of {folder} were {', '.join(codes)}; {way}"
             )
 
     def _config_before(self) -> CTRSinkConfig:

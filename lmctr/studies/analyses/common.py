@@ -20,7 +20,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe
-from lmctr.utils.files import write_json
+from lmctr.utils.files import check_may_hold, write_json
 from lmctr.utils.measure import usable_device
 from lmctr.utils.options import check_counts
 from lmctr.utils.progress import Work
@@ -121,6 +121,7 @@ class Measure(ABC):
         recipes = [check_run(folder, self.input, options.overrides, str(run)) for folder, run in zip(found, runs)]
         names = [str(run) if is_hub_id(run) else name for run, name in zip(runs, run_names(found))]
         folders = dict(zip(names, found))
+        check_may_hold(self.place(folders, runs[0]))
         if self.has_plots:
             require_matplotlib()
         results = {}
@@ -130,9 +131,13 @@ class Measure(ABC):
             self.say(self.text(name, results[name]))
         return self.write(results, folders, runs[0])
 
+    def place(self, folders: dict[str, RunFolder], first: str | Path) -> Path:
+        """The folder that the options name, else one beside the first run."""
+        return Path(self.options.output or place_beside(first, next(iter(folders.values())).path, "analysis"))
+
     def write(self, results: dict[str, Any], folders: dict[str, RunFolder], first: str | Path) -> Analysis:
-        """Write numbers and pictures to the folder that the options name, else beside the first run."""
-        output = Path(self.options.output or place_beside(first, next(iter(folders.values())).path, "analysis"))
+        """Write numbers and pictures to their [`place`]."""
+        output = self.place(folders, first)
         output.mkdir(parents=True, exist_ok=True)
         stem = output / (self.name if len(results) == 1 else f"{self.name}_comparison")
         content = {"measure": self.name, "command": self.options.command, **self.content(results, folders)}

@@ -268,9 +268,9 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     try:
         with progress.showing():
             train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return getattr(interrupt, "exit_code", 130)
     except Exception as error:
         if is_debugging() or not is_for_users(error):
             traceback.print_exc()

@@ -201,6 +201,18 @@ def test_logits_equal_truncated_backbones_row_by_row(backbone, values):
                 assert found[row].item() == pytest.approx(expected, abs=2e-6), (pooling, row)
 
 
+@pytest.mark.parametrize("edge", [2, 4, 6])
+def test_longrope_turns_the_elements_of_each_row_by_their_own_number(edge):
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    lengths = {"original_max_position_embeddings": edge}
+    model = model_of("llama", text={"rope_parameters": rope | lengths, **lengths})
+    batch = split_batch(model.config)
+    found = score(model, batch)
+    for row, real in enumerate(batch["attention_mask"].bool()):
+        alone = score(model, {name: values[row : row + 1, real] for name, values in batch.items()})
+        torch.testing.assert_close(found[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_padding_side_and_implementation_change_nothing(backbone):
     logits = [

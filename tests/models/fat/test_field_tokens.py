@@ -1,6 +1,7 @@
 """FAT's encoders of raw numbers and of sequences."""
 
 import numpy as np
+import pytest
 import torch
 from tabular_inputs import FIELDS, array, make_batch, randomise_vectors, vectors_by_loops
 
@@ -44,6 +45,23 @@ def test_monotonic_encoding_against_loops():
             )
             expected = hidden @ softplus(array(encoding.mixing)[field]) * array(encoding.direction)[field]
             np.testing.assert_allclose(found[row, field], expected + array(encoding.bias)[field], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_raw_numbers_do_not_run_over_in_half_precision(dtype):
+    """Numbers above 65,504, and ones of more digits than the weights have, which small slopes tell apart; in gradients too."""
+    encoding = make_model(numeric_encoding="monotonic_mlp").model.embedding.groups["4"].numeric
+    with torch.no_grad():
+        encoding.slope.fill_(-12.0)
+    encoding.to(dtype)
+    values = torch.tensor([[123457.0, 1e5], [123000.0, -7e4], [3001.0, 2999.0]])
+    found = encoding(values)
+    found.float().square().sum().backward()
+    expected = encoding.float()(values)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, rtol=2**-6, atol=2e-3)
+    assert all(weight.grad.isfinite().all() for weight in encoding.parameters())
+    assert (expected[0] - expected[1]).abs().max() > 1e-4
 
 
 def test_sequences_are_weighed_by_an_attention_unit():
