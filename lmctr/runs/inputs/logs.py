@@ -330,7 +330,7 @@ def described_fingerprint(log: InteractionLog) -> str:
 
 
 def _described(log: InteractionLog) -> Iterator[np.ndarray]:
-    for table in (log.catalogue.take(np.unique(log.item)), log.users, log.context):
+    for table in (log.catalogue.take(np.flatnonzero(np.bincount(log.item))), log.users, log.context):
         for name in [] if table is None else table.column_names:
             yield _bytes(name)
             yield from _contents(table[name].combine_chunks())
