@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from numpy.typing import ArrayLike
@@ -101,6 +102,31 @@ def evaluate_probabilities(
 ) -> dict[str, float | int]:
     """`evaluate_predictions` for probabilities in [0, 1] (baselines, other libraries' models)."""
     return evaluate_predictions(labels, probabilities, groups, sample_weight, from_logits=False)
+
+
+def rows_by_task(name: str, values: dict[str, float | int]) -> dict[str, dict[str, float | int]]:
+    """Rows for [`format_metrics`]: a metrics dict, and where it has those of several labels (`<label>_auc`), a row for each."""
+    rows = {name: values}
+    for task in (key.removesuffix("_log_loss") for key in values if key.endswith("_log_loss")):
+        rows[f"{name}, {task}"] = {key: values[f"{task}_{key}"] for key in METRIC_TITLES if f"{task}_{key}" in values}
+    return rows
+
+
+def words_on_undefined(values: dict[str, float | int], tasks: Sequence[str] = (), has_groups: bool = False) -> str:
+    """What a metrics dict of samples of these labels lacks, and why; empty where it lacks nothing."""
+    said = [
+        f"no metrics of {task}, which has no positives or no negatives of a weight above 0"
+        for task in tasks[1:]
+        if f"{task}_auc" not in values
+    ]
+    if has_groups and "auc" in values and "grouped_auc" not in values:
+        said.append("no gAUC and UAUC: no user has both positives and negatives")
+    said += [
+        f"no {METRIC_TITLES[name]}: no impression has one"
+        for name in RANKING_METRIC_NAMES
+        if f"{name}_dropped" in values and name not in values
+    ]
+    return "; ".join(said)
 
 
 def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:

@@ -13,7 +13,13 @@ import pyarrow.parquet as pq
 import torch
 from transformers.trainer_utils import PredictionOutput
 
-from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
+from lmctr.evaluation.evaluator import (
+    METRIC_NAMES,
+    RANKING_METRIC_NAMES,
+    format_metrics,
+    rows_by_task,
+    words_on_undefined,
+)
 from lmctr.evaluation.slices import slices_text
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import RECIPE, RunFolder, open_run, rewriting
@@ -63,7 +69,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
         slices=slices,
     )
     if measured:
-        print(format_metrics({options.split: measured}))
+        print(format_metrics(rows_by_task(options.split, measured)))
         if options.split != "test" and "before_refit" in (RunFolder(local_folder(path)).metrics() or {}):
             print("the model was trained on these samples: training.refit; metrics.json holds validation from before")
         if options.slices:
@@ -135,7 +141,8 @@ def evaluate(
         )
         with ProgressLines() as lines:
             trainer.add_callback(lines)
-            output = trainer.predict(view.dataset(split), metric_key_prefix=split)
+            dataset = view.dataset(split)
+            output = trainer.predict(dataset, metric_key_prefix=split)
         if arguments.process_index != 0:
             return {}
         if predictions:
@@ -144,7 +151,10 @@ def evaluate(
             logits = output.predictions if output.predictions.ndim == 1 else output.predictions[:, 0]
             events = view.identify(split)["event"].to_numpy()
             slices += view.slices(split, events, logits, arguments.seed, with_baseline=True)
-        return plain_metrics(output.metrics, split, view.tasks)
+        found = plain_metrics(output.metrics, split, view.tasks)
+        if lacking := words_on_undefined(found, view.tasks, dataset.groups is not None):
+            logger.warning("%s: %s", split, lacking)
+        return found
 
 
 def recipe_of(

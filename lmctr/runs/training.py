@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 
-from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
+from lmctr.evaluation.evaluator import format_metrics, rows_by_task, words_on_undefined
 from lmctr.evaluation.significance import PairedTest
 from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
@@ -544,8 +544,11 @@ class Training:
                     f"calibration: {', '.join(f'{own:+.3f}' for own in added)} on the logits, by the clicks of validation"
                 )
             for name in parts:
-                output = trainer.predict(view.dataset(name), metric_key_prefix=name)
+                dataset = view.dataset(name)
+                output = trainer.predict(dataset, metric_key_prefix=name)
                 metrics[name] = plain_metrics(output.metrics, name, view.tasks)
+                if lacking := words_on_undefined(metrics[name], view.tasks, dataset.groups is not None):
+                    self.say(f"{name}: {lacking}")
                 if self.is_first:
                     write_predictions(self._predictions(name), view, name, output)
         state = trainer.state
@@ -772,10 +775,7 @@ def results_table(result: dict[str, Any]) -> str:
     """The model and the baselines in one table per part, the best reachable AUC where it is known, and the verdict."""
     lines = []
     for part, values in result["split metrics"].items():
-        rows = {"model": values}
-        for task in (key.removesuffix("_log_loss") for key in values if key.endswith("_log_loss")):
-            own = {key: values[f"{task}_{key}"] for key in METRIC_TITLES if f"{task}_{key}" in values}
-            rows[f"model, {task}"] = own
+        rows = rows_by_task("model", values)
         rows |= {name.replace("_", " "): parts[part] for name, parts in result["baselines"].items() if part in parts}
         lines += ["", part, format_metrics(rows)]
     fitted = result["training_samples"]

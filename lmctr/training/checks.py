@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from lmctr.evaluation.evaluator import METRIC_NAMES
 from lmctr.evaluation.ranking_evaluator import RankingSettings
 from lmctr.models.common.base import IGNORED_LABEL, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.samples import sample_values
+from lmctr.training.samples import measure_samples, sample_values
 
 _OF_GROUPS = ("grouped_auc", "user_auc")
+_OF_CLICKS = ("loss", *(name for name in METRIC_NAMES if name not in _OF_GROUPS), "positive_rate")
 
 
 def check_labels(
@@ -56,6 +57,22 @@ def check_best_metric(metric: str | None, eval_dataset: Any, tasks: Sequence[str
     if eval_dataset is not None and not hasattr(eval_dataset, "measure"):
         ranks = getattr(eval_dataset, "ecpm", None) is not None
         check_metric_name(metric, ranks, sample_values(eval_dataset, "groups") is not None, tasks, name)
+        if not ranks and name not in _OF_CLICKS and name not in _defined(eval_dataset, tasks, name):
+            lacks = "fewer than two labels have both" if name == "mean_auc" else "its label has not both"
+            lacks = "no group has both" if name.endswith(_OF_GROUPS) else lacks
+            raise ValueError(
+                f"{given} has no value on these data, where {lacks} positives and negatives of a weight above 0; choose by another metric, or take "
+                "other parts"
+            )
+
+
+def _defined(dataset: Any, tasks: Sequence[str], name: str) -> Collection[str]:
+    """The metrics that samples of clicks will have, as far as their labels are known; else `name`."""
+    labels, mask = sample_values(dataset, "labels"), sample_values(dataset, "candidate_mask")
+    labels = labels if mask is None or labels is None else labels[mask]
+    if labels is None or labels.shape[1:] != ((len(tasks),) if len(tasks) > 1 else ()):
+        return (name,)
+    return measure_samples(dataset, labels, np.zeros(labels.shape), tasks)
 
 
 def check_metric_name(
@@ -66,7 +83,7 @@ def check_metric_name(
     if metric is None:
         return
     name, several = name or metric.removeprefix("eval_"), not ranks and (tasks is None or len(tasks) > 1)
-    known = ["loss", *(one for one in METRIC_NAMES if groups or one not in _OF_GROUPS), "positive_rate"]
+    known = [*_OF_CLICKS, *(_OF_GROUPS if groups else ())]
     known = [*RankingSettings().titles()] if ranks else known
     of_task = (name.removesuffix(f"_{one}") for one in known if name.endswith(f"_{one}"))
     if name in known or (several and (name == "mean_auc" or any(tasks is None or task in tasks for task in of_task))):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
+from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import ragged_arange
 
 
@@ -23,6 +26,51 @@ def sample_values(dataset: Any, name: str) -> np.ndarray | None:
     if values is None and name in (getattr(dataset, "column_names", None) or ()):
         values = dataset.with_format("numpy")[name]
     return None if values is None else np.asarray(values)
+
+
+def measure_samples(
+    dataset: Any, labels: np.ndarray, logits: np.ndarray, tasks: Sequence[str] = ()
+) -> dict[str, float]:
+    """Metrics of a data set's samples, in its order and without fillers: its own, or those of clicks.
+
+    Args:
+        labels, logits: (S,), or (S, T) of several `tasks`.
+
+    Returns:
+        `auc`, ... of the first task, with several also `<task>_auc`, ... and `mean_auc`. A further task whose known labels of a weight above 0 are
+        of one class is left out.
+
+    Raises:
+        ValueError: labels of the first task of one class, see [`~lmctr.evaluation.evaluator.evaluate_predictions`].
+    """
+    own = own_metrics(dataset, labels, logits)
+    if own is not None:
+        return own
+    groups, weight = sample_values(dataset, "groups"), sample_values(dataset, "sample_weight")
+    mask = sample_values(dataset, "candidate_mask")
+    if mask is not None:
+        groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
+        if weight is not None:  # of a row, or of each sample
+            weight = np.repeat(weight, mask.sum(axis=1)) if weight.ndim == 1 else weight[mask]
+    columns: Sequence[str | None] = [None]  # None for the only one of (S,) logits
+    if logits.ndim > 1:
+        columns = tasks if len(tasks) > 1 and logits.shape[1:] == (len(tasks),) else []
+    metrics, of_each = {}, []
+    for task, column in enumerate(columns):
+        names = [f"{column}_"] * (column is not None) + [""] * (task == 0)
+        own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
+        is_known = own_labels != IGNORED_LABEL
+        counted = is_known if weight is None else is_known & (weight > 0)
+        if not is_known.any() or (task > 0 and len(np.unique(own_labels[counted])) < 2):
+            continue  # not defined: left out
+        measured = evaluate_predictions(own_labels.astype(np.float64), own_logits, groups=groups, sample_weight=weight)
+        for name in names:
+            metrics[f"{name}loss"] = measured["log_loss"]
+            metrics.update({f"{name}{key}": value for key, value in measured.items()})
+        of_each.append(measured["auc"])
+    if len(of_each) > 1:
+        metrics["mean_auc"] = float(np.mean(of_each))
+    return metrics
 
 
 def own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[str, float] | None:

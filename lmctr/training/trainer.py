@@ -27,7 +27,6 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, check_head, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
@@ -68,7 +67,7 @@ from lmctr.training.sampler import (
     FillerDataset,
     GlobalBatchSampler,
 )
-from lmctr.training.samples import in_order, own_metrics, sample_values, training_speed
+from lmctr.training.samples import in_order, measure_samples, sample_values, training_speed
 from lmctr.training.sharded import (
     add_tables,
     dense_weights,
@@ -460,30 +459,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
         logits, labels = in_order(output.predictions, rows), in_order(output.label_ids, rows)
         check_logits(logits, labels, self.args)
         metrics = dict(output.metrics)
-        groups, weight = sample_values(dataset, "groups"), sample_values(dataset, "sample_weight")
         mask = sample_values(dataset, "candidate_mask")
         if mask is not None:
             logits, labels = logits[mask], labels[mask]
-            groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
-            if weight is not None:  # of a row, or of each sample
-                weight = np.repeat(weight, mask.sum(axis=1)) if weight.ndim == 1 else weight[mask]
-        own, of_each = own_metrics(dataset, labels, logits), []
-        metrics.update({f"{metric_key_prefix}_{key}": value for key, value in (own or {}).items()})
-        for task, column in enumerate(self._task_columns(logits) if own is None else []):
-            names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
-            own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
-            known = np.unique(own_labels[own_labels != IGNORED_LABEL])
-            if not len(known) or (task > 0 and len(known) < 2):
-                continue  # not defined: left out
-            measured = evaluate_predictions(
-                own_labels.astype(np.float64), own_logits, groups=groups, sample_weight=weight
-            )
-            for name in names:
-                metrics[f"{name}_loss"] = measured["log_loss"]
-                metrics.update({f"{name}_{key}": value for key, value in measured.items()})
-            of_each.append(measured["auc"])
-        if len(of_each) > 1:
-            metrics[f"{metric_key_prefix}_mean_auc"] = float(np.mean(of_each))
+        measured = measure_samples(dataset, labels, logits, self._task_names())
+        metrics.update({f"{metric_key_prefix}_{key}": value for key, value in measured.items()})
         if compute_metrics is not None:
             shown = logits
             if processed is not None:
@@ -495,13 +475,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(logits))
-
-    def _task_columns(self, logits: np.ndarray) -> list[str | None]:
-        """Tasks to measure, by the columns of (S, T) logits; None for the only one of (S,) logits."""
-        if logits.ndim == 1:
-            return [None]
-        names = self._task_names()
-        return names if len(names) > 1 and logits.shape[1:] == (len(names),) else []
 
     def _task_names(self) -> list[str]:
         return list(getattr(getattr(plain_model(self.model), "config", None), "task_names", None) or [])

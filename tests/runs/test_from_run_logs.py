@@ -205,6 +205,31 @@ def test_vocabularies_over_three_days_against_plain_sets(max_idle, tmp_path):
         ]
 
 
+class _Counted(list):
+    """A list that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_features_values_are_gone_through_as_often_however_many_are_new():
+    log = make_log(1)
+    cities = ["c1", *(f"d{user}" for user in range(39))]
+    passes = []
+    for own in ([f"c{number % 5}" for number in range(40)], cities):
+        newer = dataclasses.replace(log, users=pa.table({"user_id": log.user_ids, "city": own}))
+        processor = SequenceProcessor.fit(make_log(0), user_features=["city"])
+        known = processor.features["city"] = _Counted(processor.features["city"])
+        report = extend_sequence_processor(processor, newer, log.sample_events())[1]
+        passes.append((report["city"]["added"], known.times))
+    (few, first), (many, second) = passes
+    assert many > few + 30
+    assert second == first
+
+
 def test_ids_of_another_kind_are_named():
     processor = SequenceProcessor.fit(make_log(0))
     log = InteractionLog.from_columns(["u", "u"], ["a", "b"], [5, 6], [0, 1])

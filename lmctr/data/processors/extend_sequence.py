@@ -118,7 +118,8 @@ def _extended(
     """Adds a feature's vocabulary with the values of newer events to `features`. Returns the new code of each old one."""
     known = processor.features[name]
     keep = _Kept(processor, name, len(known), codes_of(values, known), max_idle)
-    added = [value for value in distinct(values) if value not in set(known)]
+    there = set(known)
+    added = [value for value in distinct(values) if value not in there]
     features[name] = [value for value, is_kept in zip(known, keep.kept) if is_kept] + added
     absent[name], report[name] = keep.absent(len(added)), keep.report(len(added))
     moved = np.full(len(known) + FIRST_ID, OOV, dtype=np.int64)
