@@ -31,11 +31,12 @@ from lmctr.utils.suggest import did_you_mean
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
 ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
 """Half-lives of the fading means."""
-MAX_CATEGORIES = 100
+MAX_CATEGORIES = 1000
 """A string or list column of the catalogue is a category where it has 2 to so many different values, and five items a value or more. A column
 of lists named `genres` is one however many it has."""
 MAX_COLUMNS = 3
-"""Of category columns `genres` and then the catalogue's first, of numeric ones the first."""
+"""Of category columns `genres`, then the catalogue's first of up to `FEW_CATEGORIES` values, then its first of more; of numeric ones the first."""
+FEW_CATEGORIES = 100
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,8 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
-    """Columns whose values are categories of items, by the rule of `MAX_CATEGORIES`, `genres` first."""
+    """Columns whose values are categories of items, by the rules of `MAX_CATEGORIES` and `MAX_COLUMNS`, `genres` first."""
+    many: list[str] = []
     found = ["genres"] if "genres" in catalogue.column_names and is_list(catalogue.schema.field("genres").type) else []
     for field in catalogue.schema:
         if field.name in ("item_id", *found) or not _holds_text(field.type):
@@ -235,7 +237,8 @@ def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
         values = pc.list_flatten(column) if is_list(field.type) else column.drop_null()
         count = len(pc.unique(values))
         if 2 <= count <= min(MAX_CATEGORIES, (len(column) - column.null_count) / 5):
-            found.append(field.name)
+            (found if count <= FEW_CATEGORIES else many).append(field.name)
+    found += many
     if "genres" not in found:  # their statistics have the names of those of `genres`
         found = ["genres" if name == "genre" else name for name in found]
     return tuple(found[:MAX_COLUMNS])
