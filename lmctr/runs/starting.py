@@ -443,7 +443,7 @@ def _statistics(guess: LogGuess) -> list[str]:
 
 def _trees(guess: LogGuess) -> dict[str, Any]:
     """Boosted trees beside the network of a log, where there is something to fit them on."""
-    return {"boosting_share": 0.5} if guess.events.rows >= _FEW_FOR_TREES else {}
+    return {"boosting_share": "auto"} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

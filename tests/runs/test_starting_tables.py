@@ -369,3 +369,5 @@ def test_what_is_refused_leaves_nothing_that_the_mended_file_would_be_refused_fo
     assert not Path("log").exists()
     pd.DataFrame({"item": range(70), "kind": ["a", "b"] * 35}).to_csv("things.csv", index=False)
     assert main(words) == 0
+    recipes = [yaml.safe_load(Path(f"log/{family}.yaml").read_text()) for family in ("ctr_sink", "deepfm", "din")]
+    assert [recipe["training"]["boosting_share"] for recipe in recipes] == ["auto"] * 3
