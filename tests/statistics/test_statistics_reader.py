@@ -389,6 +389,9 @@ def test_columns_of_many_categories_are_counted_by_behind_those_of_few():
     catalogue = pa.table({name: [f"v{number % kind}" for number in numbers] for name, kind in kinds.items()})
     assert category_columns(catalogue) == ("skill", "shop", "brand")
     assert category_columns(catalogue.drop_columns(["skill"])) == ("shop", "brand", "topic")
+    codes = catalogue.select(["topic", "shop"]).append_column("kind", pa.array(numbers % 30))
+    assert category_columns(codes.append_column("year", pa.array(numbers % 30))) == ("shop", "topic", "kind")
+    assert category_columns(codes.append_column("price", pa.array(numbers % 30 + 0.5))) == ("shop", "topic", "kind")
     lists = catalogue.append_column("genres", pa.array([[f"v{number % 900}"] for number in numbers]))
     assert category_columns(lists) == ("genres", "skill", "shop")
 
@@ -397,7 +400,7 @@ def test_a_single_name_that_cannot_be_given_is_an_error():
     log, bare = make_log(), make_log(genres=False, values=False)
     with pytest.raises(ValueError, match="'user_rat' is no statistic; did you mean 'user_rate'"):
         resolve_statistics(["user_rat"], log)
-    with pytest.raises(ValueError, match="column 'genres', which is absent or holds no texts"):
+    with pytest.raises(ValueError, match="column 'genres', which is absent or holds neither texts nor codes"):
         resolve_statistics(["genre_rate_mean"], bare)
     with pytest.raises(ValueError, match="'user_value', but the log has no graded feedback"):
         resolve_statistics("user_value", bare)
