@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 import textwrap
@@ -81,7 +82,14 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
             f"{'' if options.kind == 'table' else 'no user, item and time: '}rows of a table, which tabular families read"
         )
     elif not is_large:
-        say(_checked(folder / "schema.yaml"))
+        try:
+            say(_checked(folder / "schema.yaml"))
+        except BaseException:
+            if not there:  # the same command, once the file is mended, is not refused for what this one left
+                (folder / "schema.yaml").unlink()
+                with contextlib.suppress(OSError):  # other files are there
+                    folder.rmdir()
+            raise
     for family in starts:
         recipe = starting_recipe(family, guess, {"name": "schema.yaml"})
         _write(
@@ -435,7 +443,7 @@ def _statistics(guess: LogGuess) -> list[str]:
 
 def _trees(guess: LogGuess) -> dict[str, Any]:
     """Boosted trees beside the network of a log, where there is something to fit them on."""
-    return {"boosting_share": 0.5} if guess.events.rows >= _FEW_FOR_TREES else {}
+    return {"boosting_share": "auto"} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

@@ -31,11 +31,12 @@ from lmctr.utils.suggest import did_you_mean
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
 ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
 """Half-lives of the fading means."""
-MAX_CATEGORIES = 100
-"""A string or list column of the catalogue is a category where it has 2 to so many different values, and five items a value or more. A column
-of lists named `genres` is one however many it has."""
+MAX_CATEGORIES = 1000
+"""A column of the catalogue that holds texts, lists of them or whole numbers (codes; a `year` is none) is a category where it has 2 to so many different
+values, and five items a value or more. A column of lists named `genres` is one however many it has."""
 MAX_COLUMNS = 3
-"""Of category columns `genres` and then the catalogue's first, of numeric ones the first."""
+"""Of category columns `genres`, then the catalogue's first of up to `FEW_CATEGORIES` texts, then its first of others; of numeric ones the first."""
+FEW_CATEGORIES = 100
 
 
 @dataclass(frozen=True)
@@ -225,17 +226,23 @@ def _holds_text(kind: pa.DataType) -> bool:
     return is_text(kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind)
 
 
+def _is_code(field: pa.Field) -> bool:
+    return pa.types.is_integer(field.type) and field.name != "year"
+
+
 def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
-    """Columns whose values are categories of items, by the rule of `MAX_CATEGORIES`, `genres` first."""
+    """Columns whose values are categories of items, by the rules of `MAX_CATEGORIES` and `MAX_COLUMNS`, `genres` first."""
+    others: list[str] = []
     found = ["genres"] if "genres" in catalogue.column_names and is_list(catalogue.schema.field("genres").type) else []
     for field in catalogue.schema:
-        if field.name in ("item_id", *found) or not _holds_text(field.type):
+        if field.name in ("item_id", *found) or not (_holds_text(field.type) or _is_code(field)):
             continue
         column = catalogue[field.name]
         values = pc.list_flatten(column) if is_list(field.type) else column.drop_null()
         count = len(pc.unique(values))
         if 2 <= count <= min(MAX_CATEGORIES, (len(column) - column.null_count) / 5):
-            found.append(field.name)
+            (others if count > FEW_CATEGORIES or _is_code(field) else found).append(field.name)
+    found += others
     if "genres" not in found:  # their statistics have the names of those of `genres`
         found = ["genres" if name == "genre" else name for name in found]
     return tuple(found[:MAX_COLUMNS])
@@ -246,7 +253,7 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     called by its row: the texts of all ids would be made to be counted.
 
     Raises:
-        ValueError: no such column, or one that holds neither texts nor lists.
+        ValueError: no such column, or one that holds neither texts nor lists nor whole numbers.
     """
     if name == ITEM:
         size = catalogue.num_rows
@@ -254,10 +261,10 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
         name = "genre"
     if name not in catalogue.column_names or not (
-        _holds_text(catalogue.schema.field(name).type) or is_list(catalogue.schema.field(name).type)
+        _holds_text(kind := catalogue.schema.field(name).type) or is_list(kind) or pa.types.is_integer(kind)
     ):
         raise ValueError(
-            f"data.statistics counts by the catalogue column {name!r}, which is absent or holds no texts;"
+            f"data.statistics counts by the catalogue column {name!r}, which is absent or holds neither texts nor codes;"
             f"{did_you_mean(name, category_columns(catalogue), 'did you mean')} columns that statistics can count by: "
             f"{', '.join(category_columns(catalogue)) or 'none'}"
         )

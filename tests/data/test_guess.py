@@ -719,6 +719,24 @@ def test_invoices_are_no_items(tmp_path):
     assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"
 
 
+LEARNERS = {
+    "the KDD Cup": ("Anon Student Id", "Problem Name", "Correct First Attempt"),
+    "ASSISTments": ("studentId", "problemId", "correct"),
+    "ProgSnap2": ("SubjectID", "ProblemID", "Correct"),
+    "skills alone": ("learner_id", "skill_id", "is_correct"),
+}
+
+
+@pytest.mark.parametrize("source", LEARNERS)
+def test_answers_of_students_to_problems_are_a_log(source, tmp_path):
+    user, item, label = LEARNERS[source]
+    columns = table(user_id=None, item_id=None, click=None) | {user: table()["user_id"], item: table()["item_id"]}
+    columns |= {"original": [n % 2 for n in range(ROWS)], label: table()["click"]}
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert [guess.schema["columns"][role] for role in ("user", "item", "label")] == [user, item, label]
+    assert all(entry.sure for entry in guess.guesses)
+
+
 def test_users_stay_longer_than_their_visits(tmp_path):
     """In any language: of two columns whose values come again, the one that holds the other's over a longer time."""
     rng = np.random.default_rng(8)

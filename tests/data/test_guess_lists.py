@@ -153,3 +153,14 @@ def test_lists_of_a_log_and_of_a_column_that_is_called_so(tmp_path):
     assert context == {name: {"column": name, "separator": ", "} for name in ("genres", "mood")}
     words = {word for words in log.context["mood"].to_pylist() for word in words}
     assert words == {"sad", "glad", "mad", "bad", "calm", "odd"}
+
+
+def test_a_list_that_mostly_has_one_part_is_seen_by_its_name(tmp_path):
+    """Most problems exercise one skill."""
+    skills = [f"{n % 9}|{n % 7 + 2}" if n % 8 == 0 else f"{n % 9}" for n in range(ROWS)]
+    for name, known in (
+        ("skills", {"column": "skills", "separator": "|"}),
+        ("kind", {"column": "kind", "type": "text"}),
+    ):
+        guess, _ = guessed(tmp_path / "e.csv", table(**{name: skills}))
+        assert guess.schema["columns"]["context"][name] == known

@@ -357,3 +357,17 @@ def test_titles_that_are_long_behind_the_sample_are_bounded(clicks, monkeypatch)
     pd.DataFrame({"item": range(70), "title": titles}).to_csv("things.csv", index=False)
     assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
     assert yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"] == "{title:.200}"
+
+
+def test_what_is_refused_leaves_nothing_that_the_mended_file_would_be_refused_for(clicks, capsys):
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    words = ["init", "log.csv", "--items", "things.csv", "--yes"]
+    pd.DataFrame({"item": [*range(70), 3], "kind": "a"}).to_csv("things.csv", index=False)
+    assert main(words) == 2
+    assert "repeat an earlier row" in capsys.readouterr().err
+    assert not Path("log").exists()
+    pd.DataFrame({"item": range(70), "kind": ["a", "b"] * 35}).to_csv("things.csv", index=False)
+    assert main(words) == 0
+    recipes = [yaml.safe_load(Path(f"log/{family}.yaml").read_text()) for family in ("ctr_sink", "deepfm", "din")]
+    assert [recipe["training"]["boosting_share"] for recipe in recipes] == ["auto"] * 3

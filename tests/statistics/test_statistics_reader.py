@@ -21,7 +21,7 @@ from lmctr.statistics import (
 )
 from lmctr.statistics.events import key_parts
 from lmctr.statistics.scan import KeyedRows, scan
-from lmctr.statistics.table import ITEM, category_values
+from lmctr.statistics.table import ITEM, category_columns, category_values
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
 YEARS = [1990, None, 2001, 2010, 1977, 2000] * 5
@@ -382,11 +382,25 @@ def test_a_set_gives_what_the_log_can_give():
     assert resolve_statistics(["item_rate", "kind_rate_max"], make_log()) == ("item_rate", "kind_rate_max")
 
 
+def test_columns_of_many_categories_are_counted_by_behind_those_of_few():
+    """Skills of problems and brands of things number hundreds; five items of each are enough."""
+    numbers = np.arange(1200)
+    kinds = {"brand": 240, "author": 241, "topic": 101, "skill": 100, "shop": 2}
+    catalogue = pa.table({name: [f"v{number % kind}" for number in numbers] for name, kind in kinds.items()})
+    assert category_columns(catalogue) == ("skill", "shop", "brand")
+    assert category_columns(catalogue.drop_columns(["skill"])) == ("shop", "brand", "topic")
+    codes = catalogue.select(["topic", "shop"]).append_column("kind", pa.array(numbers % 30))
+    assert category_columns(codes.append_column("year", pa.array(numbers % 30))) == ("shop", "topic", "kind")
+    assert category_columns(codes.append_column("price", pa.array(numbers % 30 + 0.5))) == ("shop", "topic", "kind")
+    lists = catalogue.append_column("genres", pa.array([[f"v{number % 900}"] for number in numbers]))
+    assert category_columns(lists) == ("genres", "skill", "shop")
+
+
 def test_a_single_name_that_cannot_be_given_is_an_error():
     log, bare = make_log(), make_log(genres=False, values=False)
     with pytest.raises(ValueError, match="'user_rat' is no statistic; did you mean 'user_rate'"):
         resolve_statistics(["user_rat"], log)
-    with pytest.raises(ValueError, match="column 'genres', which is absent or holds no texts"):
+    with pytest.raises(ValueError, match="column 'genres', which is absent or holds neither texts nor codes"):
         resolve_statistics(["genre_rate_mean"], bare)
     with pytest.raises(ValueError, match="'user_value', but the log has no graded feedback"):
         resolve_statistics("user_value", bare)

@@ -21,7 +21,7 @@ from lmctr.utils.suggest import LISTED, first_of, no_column
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .sample import FileSample, is_called_label, words_of
 
-_LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
+_LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels", "skills")
 _BOUNDS = {
     "greater_than": "above {:g}",
     "at_least": "of {:g} or more",

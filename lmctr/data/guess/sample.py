@@ -28,14 +28,15 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
-    "viewer reader reviewerid reviewer buyer shopper person deviceid sessionid session",
+    "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session",
     "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
-    "stockcode isbn ean upc",
+    "problemid problemname questionid exerciseid quizid lexemeid skillid courseid stockcode isbn ean upc",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
-    "revenue survived won follow followed share shared forward forwarded comment commented favorite favourite collect collected finish finished",
+    "revenue survived won correct iscorrect answeredcorrectly correctfirstattempt follow followed share shared forward forwarded comment commented "
+    "favorite favourite collect collected finish finished",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "grade": "rating ratings stars overall",

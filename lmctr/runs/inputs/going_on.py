@@ -14,6 +14,7 @@ from lmctr.data.reading import MissingColumnsError
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import resolve_statistics, statistic
+from lmctr.statistics.table import ITEM
 from lmctr.training.growth import carry_optimizer, carry_weights
 from lmctr.utils.suggest import first_of
 
@@ -63,8 +64,8 @@ class GoingOn:
                 )
 
     def statistics_kept(self, log: Any, earlier: Sequence[str]) -> str:
-        """Words on the values of a log's context that `data.statistics` asks for beyond those of the `earlier` run, whose statistics stay: no
-        recipe can keep newer events from having new values.
+        """Words on what `data.statistics` asks for beyond the statistics of the `earlier` run, which stay: values of a log's context, and columns of items that
+        have come to be categories. No recipe can keep newer events from having new values.
 
         Raises:
             ValueError: other statistics than those of the earlier run, for another reason.
@@ -72,12 +73,15 @@ class GoingOn:
         wanted, before = self.data["statistics"], tuple(earlier)
         names = resolve_statistics(wanted, log) if wanted else ()
         asked = (RunFolder(self.before).recipe() or {}).get("data", {}).get("statistics")
-        (others, columns), (others_before, known) = _by_context(names), _by_context(before)
-        there = set() if log.context is None else set(log.context.column_names)
-        if wanted != asked or others != others_before or not columns <= known <= there:
+        (others, columns, categories), (others_before, known, counted) = _parted(names), _parted(before)
+        context = set() if log.context is None else set(log.context.column_names)
+        items = {*log.catalogue.column_names, *(["genres"] if "genre" in log.catalogue.column_names else [])}
+        if wanted != asked or others != others_before or not columns <= known <= context or not counted <= items:
             self.refuse_changes([("data.statistics", names, before)])
-        new = [name.removeprefix("context:") for name in names if name not in before]
-        return f"; it has no statistic of {first_of(new)} of the context: read as unknown values" if new else ""
+        new = [name.removeprefix("context:") for name in names if name not in before and name.startswith("context:")]
+        told = f"; it has no statistic of {first_of(new)} of the context: read as unknown values" if new else ""
+        more = sorted(categories - counted)
+        return told + (f"; it has no statistic by {first_of(more)} of the items: as it was trained" if more else "")
 
     def say_times(self, time: np.ndarray, splits: Splits) -> None:
         """Say what of a log with the (E,) times of its events the earlier run has not seen, or has been trained on already."""
@@ -161,8 +165,9 @@ def _share(model: Any) -> float:
     return (model.config.boosted_trees or {}).get("share", 0.0)
 
 
-def _by_context(names: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Of statistics those that read no context, and the columns that the others read."""
+def _parted(names: Sequence[str]) -> tuple[list[str], set[str], set[str]]:
+    """Of statistics those that read neither the context nor categories of items, the columns of the context that the others read, and those of items."""
     rows = [statistic(name) for name in names]
-    columns = {row.feature.partition("=")[0] for row in rows if row.family == "context"}
-    return [row.name for row in rows if row.family != "context"], columns
+    context = {row.feature.partition("=")[0] for row in rows if row.family == "context"}
+    categories = {row.column for row in rows} - {"", ITEM}
+    return [row.name for row in rows if row.family != "context" and row.column not in categories], context, categories
