@@ -61,33 +61,35 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
     Raises:
         ValueError: starts with `where` and the place in the value, and says what was found and what is accepted.
     """
-    if value is None or isinstance(value, (bool, np.bool_)):
-        return value
-    if isinstance(value, str):
-        return check_text(value, where)
-    if isinstance(value, (int, np.integer)):
-        if not -_LARGEST < value < _LARGEST:
-            size = int(value).bit_length()
-            raise ValueError(
-                f"{where}: a whole number of {size} bits; at most 64 are accepted, write a longer id as text"
-            )
-        return value
-    if isinstance(value, (float, np.floating)):
-        if math.isinf(value):
-            raise ValueError(f"{where}: got {value!r}, expected a finite number, or null where none is known")
-        return value
-    if is_missing_mark(value):
-        return None
-    if isinstance(value, date) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        return value
+    if type(value) not in (dict, list):  # most are
+        if value is None or isinstance(value, (bool, np.bool_)):
+            return value
+        if isinstance(value, str):
+            return check_text(value, where)
+        if isinstance(value, (int, np.integer)):
+            if not -_LARGEST < value < _LARGEST:
+                size = int(value).bit_length()
+                raise ValueError(
+                    f"{where}: a whole number of {size} bits; at most 64 are accepted, write a longer id as text"
+                )
+            return value
+        if isinstance(value, (float, np.floating)):
+            if math.isinf(value):
+                raise ValueError(f"{where}: got {value!r}, expected a finite number, or null where none is known")
+            return value
+        if is_missing_mark(value):
+            return None
+        if isinstance(value, date) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+            return value
     if depth >= _DEPTH:
         raise ValueError(f"{where}: nested too deep; objects and lists stand in one another up to {_DEPTH} times")
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         found = {}
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{where}: the key {key!r:.80} is no text; keys are names")
-            check_text(key, where)
+            if not key.isascii():
+                check_text(key, where)
             if not _is_plain(inner):
                 inner = checked(inner, f"{where}.{key}" if depth else f"{where}: {key}", depth + 1)
             found[key] = inner

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 import time as clock
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lmctr.utils.suggest import one_line
+
+T = TypeVar("T")
 
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
@@ -32,10 +34,20 @@ def graded_value(entry: Mapping[str, Any], where: str) -> float:
     value = entry.get("value")
     if value is None:
         return math.nan
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_number = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
     if not is_number or not abs(value) <= _LARGEST:  # false for NaN
         raise ValueError(f"{where}: 'value' must be graded feedback, a finite number or None, got {value!r}")
     return float(np.float32(value))
+
+
+def each(entries: Iterable[Any], where: Callable[[int], str], read: Callable[[Any, str], T]) -> list[T]:
+    """`read` of each entry, and of the words that say where it stands; these are made where one is refused, since for all they cost more than to
+    read it."""
+    entries = list(entries)
+    try:
+        return [read(entry, "") for entry in entries]
+    except ValueError:
+        return [read(entry, where(place)) for place, entry in enumerate(entries)]
 
 
 def check_list(value: Any, where: str, holds: str) -> None:
@@ -154,9 +166,10 @@ def whole_seconds(value: Any, where: str) -> int:
     Raises:
         ValueError: no finite number, or one that can only be milliseconds; starts with `where`.
     """
-    kind, value = str(getattr(value, "dtype", "")), unformatted(value)
-    if kind.endswith(("float32", "float16")) and abs(value) > _EXACT:
-        raise ValueError(f"{where}: {kind} cannot hold unix times to the second; use int64 or float64 numbers")
+    if type(value) is not int:  # most are
+        kind, value = str(getattr(value, "dtype", "")), unformatted(value)
+        if kind.endswith(("float32", "float16")) and abs(value) > _EXACT:
+            raise ValueError(f"{where}: {kind} cannot hold unix times to the second; use int64 or float64 numbers")
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         time = int(value)
     elif isinstance(value, (float, np.floating)) and np.isfinite(value):
@@ -185,6 +198,8 @@ def plain_id(value: Any, is_text: bool, where: str) -> str | int:
     Raises:
         ValueError: what can be no id there; starts with `where`.
     """
+    if type(value) is (str if is_text else int):  # most are
+        return value
     whole = isinstance(value, (float, np.floating)) and abs(value) < 2**53 and value == int(value)
     if not isinstance(value, (bool, np.bool_)):
         if isinstance(value, (int, np.integer)) or whole:

@@ -29,7 +29,7 @@ from lmctr.utils.arrow import is_list, is_text
 from lmctr.utils.files import for_arrow
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_kind, check_list, graded_value, plain_id, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, each, graded_value, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
 logger = logging.getLogger(__name__)
@@ -356,7 +356,9 @@ class SequenceProcessor(FittedExtractor):
         batch = {}
         for name in rows[0]:
             size = width if name.startswith("history") else count
-            batch[name] = np.stack([np.pad(row[name], (0, size - len(row[name]))) for row in rows])
+            batch[name] = np.zeros((num_rows, size), dtype=np.int64)
+            for padded, row in zip(batch[name], rows):
+                padded[: len(row[name])] = row[name]
         for side in ("history", "candidate"):
             places = batch[f"{side}_items"]
             if self.item_feature_names:
@@ -397,23 +399,30 @@ class SequenceProcessor(FittedExtractor):
             ValueError: an event without `item` or `time`; one without `label` where its behaviour does not say it; a `value` that is no
                 number.
         """
-        events = []
-        for number, entry in enumerate(behaviors):
-            where = f"histories[0][{number}]"
-            _check_keys(entry, (*_EVENT_KEYS, *self.item_feature_names), ("item", "time"), where)
-            label = entry.get("label")
-            if "label" not in entry:
-                if self.behavior_labels is None:
-                    raise ValueError(
-                        f"{where} has no 'label', which its behavior does not say here; give 0, 1 or null for none"
-                    )
-                label = self.behavior_labels[self.behavior_of(entry, where)]
-            elif label not in (None, 0, 1):
-                raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
-            time = whole_seconds(entry["time"], f"{where}: time")
-            value = graded_value(entry, where)
-            events.append((entry["item"], time, -1 if label is None else int(label), value))
+        events = each(behaviors, "histories[0][{}]".format, self._statistics_event)
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
+
+    def _statistics_event(self, entry: Mapping[str, Any], where: str) -> tuple[Any, int, int, float]:
+        _check_keys(entry, self._event_keys, ("item", "time"), where)
+        label = entry.get("label")
+        if "label" not in entry:
+            if self.behavior_labels is None:
+                raise ValueError(
+                    f"{where} has no 'label', which its behavior does not say here; give 0, 1 or null for none"
+                )
+            label = self.behavior_labels[self.behavior_of(entry, where)]
+        elif label not in (None, 0, 1):
+            raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
+        time = whole_seconds(entry["time"], f"{where}: time")
+        return entry["item"], time, -1 if label is None else int(label), graded_value(entry, where)
+
+    @cached_property
+    def _event_keys(self) -> tuple[str, ...]:
+        return (*_EVENT_KEYS, *self.item_feature_names)
+
+    @cached_property
+    def _ids_are_texts(self) -> bool:
+        return is_text(self.items["item_id"].type)
 
     def of_requests(
         self,
@@ -471,7 +480,7 @@ class SequenceProcessor(FittedExtractor):
         check_list(candidates, f"candidates: row {row}", "items")
         if not len(candidates):
             raise ValueError(f"candidates: row {row} has none.")
-        chosen, events = [], []
+        chosen = []
         for place, candidate in enumerate(candidates):
             where = f"candidates: row {row}, candidate {place}"
             entry = dict(candidate) if isinstance(candidate, Mapping) else {"item": candidate}
@@ -483,10 +492,7 @@ class SequenceProcessor(FittedExtractor):
             if entry.get("scenario") is None:
                 entry["scenario"] = None if scenarios is None else scenarios[row]
             chosen.append(self._parsed(entry, where, 0))
-        for place, event in enumerate(history):
-            where = f"histories: row {row}, event {place}"
-            _check_keys(event, (*_EVENT_KEYS, *self.item_feature_names), ("item", "time"), where)
-            events.append(self._parsed(event, where, self.behavior_of(event, where)))
+        events = each(history, f"histories: row {row}, event {{}}".format, self._event)
         moments, seconds = (np.array([entry[3] for entry in own], dtype=np.int64) for own in (chosen, events))
         falls = np.flatnonzero(np.diff(seconds) < 0)
         if len(falls):
@@ -542,11 +548,15 @@ class SequenceProcessor(FittedExtractor):
         """Whether code 0 is a behaviour that is not known."""
         return self.behavior_names[0] == "unknown"
 
+    def _event(self, event: Mapping[str, Any], where: str) -> tuple[Any, int, int, int]:
+        _check_keys(event, self._event_keys, ("item", "time"), where)
+        return self._parsed(event, where, self.behavior_of(event, where))
+
     def _parsed(self, entry: Mapping[str, Any], where: str, behavior: int) -> tuple[Any, int, int, int]:
         """Item, codes of behaviour and scenario, and time of an event or a candidate."""
         scenario = entry.get("scenario")
         scenario = 0 if scenario is None else _code(scenario, self.scenario_names, "scenario", where)
-        item = plain_id(entry["item"], is_text(self.items["item_id"].type), f"{where}: item")
+        item = plain_id(entry["item"], self._ids_are_texts, f"{where}: item")
         return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 
     @cached_property
@@ -556,8 +566,8 @@ class SequenceProcessor(FittedExtractor):
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Rows of the known features: ids of items, and behind them the `others`."""
-        as_text = is_text(self.items["item_id"].type)
-        places = [self._place_of.get(plain_id(item, as_text, "items"), OOV) for item in items]
+        as_text, find = self._ids_are_texts, self._place_of.get
+        places = [find(plain_id(item, as_text, "items"), OOV) for item in items]
         return np.array(places, dtype=np.int64)
 
     def _ids(self, places: np.ndarray) -> np.ndarray:
@@ -683,7 +693,7 @@ def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:
 
 
 def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: str) -> None:
-    if not isinstance(entry, Mapping):
+    if type(entry) is not dict and not isinstance(entry, Mapping):
         raise ValueError(f"{where}: expected a dict with {', '.join(known)}, got {type(entry).__name__}.")
     refuse_unknown(entry, known, where)
     for key in needed:

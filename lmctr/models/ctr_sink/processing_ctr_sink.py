@@ -25,7 +25,7 @@ from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
-from lmctr.utils.rows import check_kind, check_list, graded_value, is_whole, whole_seconds
+from lmctr.utils.rows import check_kind, check_list, each, graded_value, is_whole, whole_seconds
 from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
@@ -649,27 +649,27 @@ class CTRSinkProcessor(ProcessorMixin):
         Raises:
             ValueError: a behaviour without `item` or `time`; one without `label` where its feedback does not say it.
         """
-        names, events = self.prompt.feedback_names, []
-        for number, entry in enumerate(behaviors):
-            where = f"histories[0][{number}]"
-            if "item" not in entry:
-                raise ValueError(f"{where} has no 'item'; statistics are counted by the items' ids")
-            if "time" not in entry:
-                raise ValueError(f"{where} has no 'time'; a behaviour needs 'text' and 'time'")
-            label = entry.get("label")
-            if label is None and "label" not in entry:
-                code = feedback_code(entry, names, 0, number)
-                if code and (self.feedback_labels is None or code >= len(self.feedback_labels)):
-                    raise ValueError(
-                        f"{where} has no 'label', which its feedback does not say here; give 0, 1 or null for none"
-                    )
-                label = -1 if self.feedback_labels is None else self.feedback_labels[code]
-            elif label is not None and label not in (0, 1):
-                raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
-            time = whole_seconds(entry["time"], f"{where}['time']")
-            value = graded_value(entry, where)
-            events.append((entry["item"], time, -1 if label is None else int(label), value))
+        events = each(enumerate(behaviors), "histories[0][{}]".format, self._statistics_event)
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
+
+    def _statistics_event(self, numbered: tuple[int, Mapping[str, Any]], where: str) -> tuple[Any, int, int, float]:
+        number, entry = numbered
+        if "item" not in entry:
+            raise ValueError(f"{where} has no 'item'; statistics are counted by the items' ids")
+        if "time" not in entry:
+            raise ValueError(f"{where} has no 'time'; a behaviour needs 'text' and 'time'")
+        label = entry.get("label")
+        if label is None and "label" not in entry:
+            code = feedback_code(entry, self.prompt.feedback_names, 0, number)
+            if code and (self.feedback_labels is None or code >= len(self.feedback_labels)):
+                raise ValueError(
+                    f"{where} has no 'label', which its feedback does not say here; give 0, 1 or null for none"
+                )
+            label = -1 if self.feedback_labels is None else self.feedback_labels[code]
+        elif label is not None and label not in (0, 1):
+            raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
+        time = whole_seconds(entry["time"], f"{where}['time']")
+        return entry["item"], time, -1 if label is None else int(label), graded_value(entry, where)
 
     def scaled_statistics(self, targets: Sequence[Mapping[str, Any] | str]) -> np.ndarray:
         """(B, Fs) float32 statistics of raw targets, as the model takes them."""
