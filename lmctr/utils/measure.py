@@ -128,4 +128,5 @@ def size_of(value: Any) -> int:
         parts = (*value, *value.values())
     elif isinstance(value, (list, tuple)):
         parts = value
-    return sys.getsizeof(value) + sum(map(size_of, parts))
+    of_view = 0 if getattr(value, "base", None) is None else value.nbytes  # which `getsizeof` leaves out
+    return sys.getsizeof(value) + of_view + sum(map(size_of, parts))

@@ -294,3 +294,18 @@ def test_a_coarse_table_tells_steps_of_courses_only(every, tmp_path):
         table.coarse(1)
     plain = ItemStatistics.from_log(log, StatisticsReader.fit(log, np.arange(300), "basic"))
     assert plain.coarse(every).num_told == plain.num_told
+
+
+def test_the_memory_of_a_user_counts_the_arrays():
+    log = make_log(0)
+    reader = StatisticsReader.fit(log, np.flatnonzero(log.label >= 0), "full")
+    items = ItemStatistics.from_log(log, reader, int(log.time[-1]) + 1)
+    user = UserStatistics(reader, items)
+    user.extend(*history(log, log.user[0], int(log.time[-1]) + 1))
+    held = [
+        array
+        for state in (user._now, user._before)
+        for sums in (state.own, *state.cross.values())
+        for array in (sums.values, sums.times)
+    ]
+    assert user.num_bytes > sum(array.nbytes for array in held) > 1000
