@@ -27,16 +27,30 @@ import pyarrow.compute as pc
 
 from lmctr.utils.arrow import is_list, is_number, is_text
 from lmctr.utils.suggest import did_you_mean
+from lmctr.utils.words import THINGS, ends_in_id, words_of
 
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
 ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
 """Half-lives of the fading means."""
 MAX_CATEGORIES = 1000
-"""A column of the catalogue that holds texts, lists of them or whole numbers (codes; a `year` is none) is a category where it has 2 to so many different
-values, and five items a value or more. A column of lists named `genres` is one however many it has."""
+"""A column of the catalogue that holds texts, lists of them or codes (whole numbers under a name as `kind_id` or `brand`) is a category where it has 2 to so
+many different values, and five items a value or more. A column of lists named `genres` is one however many it has."""
 MAX_COLUMNS = 3
 """Of category columns `genres`, then the catalogue's first of up to `FEW_CATEGORIES` texts, then its first of others; of numeric ones the first."""
 FEW_CATEGORIES = 100
+_NAMED = THINGS | {
+    "aisle",
+    "class",
+    "code",
+    "department",
+    "genre",
+    "group",
+    "kind",
+    "section",
+    "skill",
+    "topic",
+    "type",
+}
 
 
 @dataclass(frozen=True)
@@ -227,7 +241,8 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _is_code(field: pa.Field) -> bool:
-    return pa.types.is_integer(field.type) and field.name != "year"
+    is_called = ends_in_id(field.name) or not _NAMED.isdisjoint(words_of(field.name)[-1:])
+    return pa.types.is_integer(field.type) and is_called
 
 
 def category_columns(catalogue: pa.Table) -> tuple[str, ...]:

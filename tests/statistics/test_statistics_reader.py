@@ -391,7 +391,10 @@ def test_columns_of_many_categories_are_counted_by_behind_those_of_few():
     assert category_columns(catalogue.drop_columns(["skill"])) == ("shop", "brand", "topic")
     codes = catalogue.select(["topic", "shop"]).append_column("kind", pa.array(numbers % 30))
     assert category_columns(codes.append_column("year", pa.array(numbers % 30))) == ("shop", "topic", "kind")
-    assert category_columns(codes.append_column("price", pa.array(numbers % 30 + 0.5))) == ("shop", "topic", "kind")
+    for counted in ("price", "earlier_ratings", "pages"):  # no codes, by their names
+        assert category_columns(codes.append_column(counted, pa.array(numbers % 30))) == ("shop", "topic", "kind")
+    named = {name: pa.array(numbers % 30) for name in ("pages", "cateID", "sellerCode", "skill_id")}
+    assert category_columns(pa.table(named)) == ("cateID", "sellerCode", "skill_id")
     lists = catalogue.append_column("genres", pa.array([[f"v{number % 900}"] for number in numbers]))
     assert category_columns(lists) == ("genres", "skill", "shop")
 

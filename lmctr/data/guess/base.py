@@ -17,9 +17,10 @@ from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
+from lmctr.utils.words import THINGS, ends_in_id, words_of
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
-from .sample import FileSample, is_called_label, words_of
+from .sample import FileSample, is_called_label
 
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels", "skills")
 _BOUNDS = {
@@ -30,10 +31,6 @@ _BOUNDS = {
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
-_THINGS = {
-    "brand", "category", "cate", "campaign", "customer", "advertiser", "publisher", "creative", "seller",
-    "merchant", "shop", "store", "author", "artist", "city", "country", "zip", "zipcode", "sku", "app", "device", "os", "channel", "ip",
-}  # fmt: skip
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _DONE = {
     "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
@@ -207,13 +204,12 @@ class Guesser:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""
         if not _are_whole(values):
             return False
-        is_id = re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())) is not None
-        return is_id or any(name in self.events.called(role) for role in ("user", "item"))
+        return ends_in_id(name) or any(name in self.events.called(role) for role in ("user", "item"))
 
     def _is_called_thing(self, name: str, values: pa.Array) -> bool:
         """Whether numbers of a column are ids, by its name, or name things such as brands."""
         return self._is_called_code(name, values) or (
-            is_number(values.type) and _are_whole(values) and not _THINGS.isdisjoint(words_of(name)[-1:])
+            is_number(values.type) and _are_whole(values) and not THINGS.isdisjoint(words_of(name)[-1:])
         )
 
     # ---- files of items and users -----------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.words import words_of
 
 from .base import Guesser, plain_ids, told_after
 from .found import TEXT_BOUND, Ask, LogGuess, NoLogError, NotToldError
-from .sample import ROLES, FileSample, is_called_label, words_of
+from .sample import ROLES, FileSample, is_called_label
 
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
 _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "size")

@@ -20,6 +20,7 @@ from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, s
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
+from lmctr.utils.words import words_of
 
 from .forms import refuse_lists_of_shown, refuse_other_lines
 
@@ -133,11 +134,6 @@ def is_called_label(name: str) -> bool:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def words_of(name: str) -> list[str]:
-    """The words of a column's name, `ad_click` or `adClick`."""
-    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
 
 
 def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> FileSample:

@@ -18,11 +18,12 @@ from lmctr.data.logs.times import seconds_of, unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
+from lmctr.utils.words import words_of
 
 from .base import Guesser, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
-from .sample import FileSample, is_called_label, sample_file, words_of
+from .sample import FileSample, is_called_label, sample_file
 
 _ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _GRADES = 20  # different ones at most
