@@ -292,14 +292,23 @@ class ServedModel:
         return self._keeps and len(request["candidates"]) >= self.answers.many()
 
     def _prepared(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[dict[str, Any]]:
-        """With the statistics of the candidates."""
+        """With the statistics of the candidates, and the history of states that are not scored by themselves."""
         kept = [(state, request["candidates"], request["time"]) for request, state in asked if state is not None]
-        filled = iter(UserState.filled(kept))
+        if (
+            self._keeps and self.items is None
+        ):  # nothing to fill in; what else is asked of states is when they are scored
+            filled = iter([candidates for _, candidates, _ in kept])
+        else:
+            filled = iter(UserState.filled(kept))
         inline = iter(self.answers.prepare([request for request, state in asked if state is None]))
-        return [
-            next(inline) if state is None else {**request, "history": state.history, "candidates": next(filled)}
-            for request, state in asked
-        ]
+        prepared = []
+        for request, state in asked:
+            if state is None:
+                prepared.append(next(inline))
+                continue
+            history = {} if self._keeps else {"history": state.history}
+            prepared.append({**request, **history, "candidates": next(filled)})
+        return prepared
 
     def _together(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[np.ndarray]:
         return self.answers.together([("request", request) for request, _ in asked])
