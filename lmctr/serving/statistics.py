@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lmctr.statistics import UserStatistics
-from lmctr.utils.rows import whole_seconds
+from lmctr.utils.rows import each, whole_seconds
 from lmctr.utils.suggest import errors_of, refuse_unknown
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ class RequestStatistics:
         self.processor = processor
         self.user = UserStatistics(reader, items)
 
+    def __copy__(self) -> RequestStatistics:
+        """What the same user did, which goes on by itself."""
+        twin = object.__new__(type(self))
+        twin.processor, twin.user = self.processor, copy.copy(self.user)
+        return twin
+
     def load(self, values: Mapping[str, Any], items: ItemStatistics) -> None:
         """Take over the user's counts as `UserStatistics.to_dict` gave them."""
         self.user = UserStatistics.from_dict(values, self.processor.statistics_reader, items)
@@ -43,14 +51,7 @@ class RequestStatistics:
         Raises:
             ValueError: a behaviour without `item`, with one that can be no id, or whose label is not known; nothing is counted then.
         """
-        try:
-            items, *events = self.processor.statistics_events(behaviors)
-            for number, item in enumerate(items):
-                self.user.items.check(item, f"history[{number}]: item")
-            self.user.extend(items, *events)
-        except ValueError as error:  # the processor speaks of batches, the statistics of columns
-            text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
-            raise ValueError(text.replace("histories[0]", "history")) from error
+        self.extend_many([self], [behaviors])
 
     def fill(self, candidates: Sequence[Any], time: float) -> list[dict[str, Any]]:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
@@ -58,7 +59,56 @@ class RequestStatistics:
         Raises:
             ValueError: a candidate without `item`, with one that can be no id, or without the `context` that the model reads.
         """
-        reader = self.processor.statistics_reader
+        return self.fill_many([self], [candidates], [time])[0]
+
+    @staticmethod
+    def extend_many(those: Sequence[RequestStatistics], behaviors: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """[`extend`] each of several, of one processor and table, all at once.
+
+        Raises:
+            ValueError: as [`extend`]; nothing is counted then.
+        """
+        try:
+            events = [one.processor.statistics_events(own) for one, own in zip(those, behaviors, strict=True)]
+            for one, (items, *_) in zip(those, events):
+                each(items, "history[{}]: item".format, one.user.items.check)
+            UserStatistics.extend_many([one.user for one in those], events)
+        except ValueError as error:  # the processor speaks of batches, the statistics of columns
+            text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
+            raise ValueError(text.replace("histories[0]", "history")) from error
+
+    @staticmethod
+    def fill_many(
+        those: Sequence[RequestStatistics], candidates: Sequence[Sequence[Any]], times: Sequence[float]
+    ) -> list[list[dict[str, Any]]]:
+        """[`fill`] of several, of one processor and table, all at once; one may come several times.
+
+        Raises:
+            ValueError: as [`fill`].
+        """
+        filled, asked = [], []
+        for one, own, time in zip(those, candidates, times, strict=True):
+            entries, by_time = one._read(own, time)
+            filled.append(entries)
+            asked += [
+                (one, moment, [entries[number] for number in numbers], numbers) for moment, numbers in by_time.items()
+            ]
+        if not asked:
+            return filled
+        users, moments, groups, numbers = zip(*asked)
+        values = UserStatistics.at_many(
+            [one.user for one in users], [[entry["item"] for entry in own] for own in groups], moments
+        )
+        entries = list(chain.from_iterable(groups))
+        if those[0].processor.statistics_reader.context:
+            contexts = [entry.pop("context", None) for entry in entries]
+            values = those[0]._with_context(values, contexts, list(chain.from_iterable(numbers)))
+        for entry, row in zip(entries, values.tolist()):
+            entry["statistics"] = row
+        return filled
+
+    def _read(self, candidates: Sequence[Any], time: float) -> tuple[list[dict[str, Any]], dict[float, list[int]]]:
+        """Candidates as dicts, and by the second of their statistics the numbers of those that lack them."""
         filled, by_time = [], {}
         for number, candidate in enumerate(candidates):
             entry = dict(candidate) if isinstance(candidate, Mapping) else self.processor.as_target(candidate)
@@ -74,19 +124,11 @@ class RequestStatistics:
             self.user.items.check(entry["item"], f"candidates[{number}]: item")
             own = time if entry.get("time") is None else whole_seconds(entry["time"], f"candidates[{number}]: time")
             by_time.setdefault(own, []).append(number)
-        for moment, numbers in by_time.items():
-            values = self.user.at([filled[number]["item"] for number in numbers], moment)
-            if reader.context:
-                values = self._with_context(
-                    values, {number: filled[number].pop("context", None) for number in numbers}
-                )
-            for number, row in zip(numbers, values.tolist()):
-                filled[number]["statistics"] = row
-        return filled
+        return filled, by_time
 
-    def _with_context(self, raw: np.ndarray, contexts: Mapping[int, Any]) -> np.ndarray:
+    def _with_context(self, raw: np.ndarray, contexts: Sequence[Any], numbers: Sequence[int]) -> np.ndarray:
         reader = self.processor.statistics_reader
-        for number, context in contexts.items():
+        for number, context in zip(numbers, contexts):
             if not isinstance(context, Mapping):
                 found = "none" if context is None else f"{context!r}"
                 raise ValueError(
@@ -94,9 +136,9 @@ class RequestStatistics:
                 )
             refuse_unknown(context, reader.context, f"candidates[{number}]: context")
         try:
-            return reader.with_context(raw, list(contexts.values()))
+            return reader.with_context(raw, contexts)
         except ValueError:
-            for number, context in contexts.items():
+            for number, context in zip(numbers, contexts):
                 with errors_of(f"candidates[{number}]"):
                     reader.with_context(raw[:1], [context])
             raise

@@ -99,9 +99,7 @@ class UserState:
         """The same user's state, which goes on by itself; model, processor and table of items are the same objects."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        if (own := self._statistics) is not None:
-            shared = (own.processor, own.user.reader, own.user.items)
-            made._statistics = copy.deepcopy(own, {id(one): one for one in shared})
+        made._statistics = copy.copy(self._statistics)
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UserState:
@@ -170,13 +168,23 @@ class UserState:
     ) -> tuple[Request, EncodedHistory | None]:
         """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
         encoded goes back by [`keep`]."""
-        self._check_unchanged()
-        candidates, time = entries(candidates, "candidates"), checked(time, "time")
-        if 0 < self.num_kept < self.num_seen:
-            self._check_times(candidates, time)
-        if self._statistics is not None:
-            candidates = self._statistics.fill(candidates, time)
+        (candidates,), time = self.filled([(self, candidates, time)]), checked(time, "time")
         return Request(self._history, candidates, time, similarity, max_tokens), self._encoded
+
+    @staticmethod
+    def filled(asked: Sequence[tuple[UserState, Sequence[Mapping[str, Any] | str], float]]) -> list[list[Any]]:
+        """The candidates of requests of users, of one model, at a time each, with their statistics, which are counted for all at once."""
+        found = []
+        for state, candidates, time in asked:
+            state._check_unchanged()
+            candidates = entries(candidates, "candidates")
+            if 0 < state.num_kept < state.num_seen:
+                state._check_times(candidates, checked(time, "time"))
+            found.append(candidates)
+        those = [state._statistics for state, _, _ in asked]
+        if None in those:  # the model reads none
+            return found
+        return RequestStatistics.fill_many(those, found, [checked(time, "time") for _, _, time in asked])
 
     def _check_times(self, candidates: Sequence[Any], time: float) -> None:
         """Raise `ValueError` for a time that is not after the behaviours that are kept: the model would miss those that were left behind."""

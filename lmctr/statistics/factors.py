@@ -15,7 +15,7 @@ E: events, K: known events, C: candidates, H: events of a user, I: items, D: fac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -103,15 +103,20 @@ class ItemFactors:
             own = fit[2]
         return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]), of_clicks)
 
-    def scores(self, candidates: np.ndarray, history: np.ndarray, left: np.ndarray) -> np.ndarray:
-        """The scores (C,) of candidates for a user.
+    def scores(
+        self, candidates: Sequence[np.ndarray], histories: Sequence[np.ndarray], left: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The scores of the candidates of users (U,), one behind the other.
 
         Args:
-            candidates: (C,) and history: (H,) places of items, -1 for an unknown one. left: (H,) of the user's last events.
+            candidates: (C,) and histories: (H,) places of items, -1 for an unknown one. left: (H,) of the user's last events.
         """
-        own = self._at(history)
-        sums = _products(own).sum(0) + self._of_unseen
-        return self._at(candidates) @ _solved(sums[None], (left @ own)[None], self.of_clicks)[0]
+        sums, totals = np.zeros((len(left), len(_ROW))), np.zeros((len(left), NUM_FACTORS))
+        for user, (history, told) in enumerate(zip(histories, left)):
+            own = self._at(history)
+            sums[user], totals[user] = _products(own).sum(0), told @ own
+        of_users = _solved(sums + self._of_unseen, totals, self.of_clicks)
+        return np.concatenate([self._at(asked) @ own for asked, own in zip(candidates, of_users)])
 
     @cached_property
     def _of_unseen(self) -> np.ndarray | float:
@@ -212,7 +217,8 @@ def _of_unseen(factors: np.ndarray, of_clicks: bool) -> np.ndarray | float:
 
 def _products(factors: np.ndarray) -> np.ndarray:
     """The upper triangle of x x' of each row x (N, D)."""
-    return factors[:, _ROW] * factors[:, _COLUMN]
+    columns = np.ascontiguousarray(factors.T)
+    return (columns[_ROW] * columns[_COLUMN]).T
 
 
 def _solved(products: np.ndarray, sums: np.ndarray, of_clicks: bool) -> np.ndarray:

@@ -112,7 +112,9 @@ class ItemStatistics:
 
     def places(self, items: Sequence[Any]) -> np.ndarray:
         """(C,) rows of item ids, -1 for an unknown one; ids are read as [`plain_id`] does."""
-        return np.array([self._place.get(self._plain(item), -1) for item in items], dtype=np.int64)
+        find, kind = self._place.get, str if self._is_text else int
+        found = (find(item if type(item) is kind else self._plain(item), -1) for item in items)
+        return np.fromiter(found, dtype=np.int64, count=len(items))
 
     def check(self, item: Any, where: str) -> None:
         """Raise `ValueError` that starts with `where` for what can be no id here; None, an item that was never seen, is let through."""
@@ -129,15 +131,15 @@ class ItemStatistics:
         except ValueError:
             return None
 
-    def at(self, places: np.ndarray, time: int) -> dict[str, np.ndarray]:
-        """Statistic -> (C,) of these rows at a second from the table's own on; an unknown item is one without events.
+    def at(self, places: np.ndarray, time: int | np.ndarray) -> dict[str, np.ndarray]:
+        """Statistic -> (C,) of these rows at a second from the table's own on, or one (C,) each; an unknown item is one without events.
 
         Raises:
             ValueError: an earlier second.
         """
-        if time < self.time:
+        if (first := np.min(time, initial=self.time)) < self.time:
             raise ValueError(
-                f"the item statistics hold up to second {self.time}; they cannot give those of second {time}: write a table with an "
+                f"the item statistics hold up to second {self.time}; they cannot give those of second {first}: write a table with an "
                 "earlier time, or ask for a later one"
             )
         state = {}

@@ -139,8 +139,8 @@ def key_states(keyed: KeyedRows, signals: Mapping[str, np.ndarray], rows: list[S
     return state
 
 
-def finish(row: Statistic, state: Mapping[str, np.ndarray], prior: Prior) -> np.ndarray:
-    """The statistic from the state of its key, float64."""
+def finish(row: Statistic, state: dict[str, np.ndarray], prior: Prior) -> np.ndarray:
+    """The statistic from the state of its key, float64; the state keeps the means that it is made of."""
     base, signal = base_of(row.signal), row.signal
     if row.aggregation == "count":
         return state[f"n.{base}"]
@@ -154,7 +154,8 @@ def finish(row: Statistic, state: Mapping[str, np.ndarray], prior: Prior) -> np.
         return state[f"last.{row.span:g}"]
     if row.aggregation == "session_count":
         return state["session.events"]
-    mean = prior.mean(signal, state[f"s.{signal}"], state[f"n.{base}"])
+    if (mean := state.get(f"mean.{signal}")) is None:  # which several statistics begin with
+        mean = state[f"mean.{signal}"] = prior.mean(signal, state[f"s.{signal}"], state[f"n.{base}"])
     if row.aggregation == "mean":
         return mean
     if row.aggregation == "session_mean":

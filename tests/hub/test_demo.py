@@ -85,8 +85,8 @@ def test_share_of_sinks_is_that_of_the_models_attention(trained):
         [
             (
                 "",
-                served.answers.prepare(served.check(request)),
-                served.answers.prepare(served.check(request))["candidates"],
+                served.answers.prepare([served.check(request)])[0],
+                served.answers.prepare([served.check(request)])[0]["candidates"],
             )
         ]
     )

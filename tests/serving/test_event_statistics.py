@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import lmctr
 from lmctr.data import SequenceProcessor, SequenceView
 from lmctr.data.processors.extend_sequence import extend_sequence_processor
+from lmctr.runs.answers.predict import answers_for
 from lmctr.serving import UserState, score
 from lmctr.statistics import ItemStatistics, StatisticsReader
 
@@ -184,3 +185,72 @@ def test_a_state_goes_over_to_a_run_that_went_on(family, log, reader):
     short = UserState(model, processor, history[:4], items=items).moved_to(*anew, table)
     expected = score(*anew, history[:4], [candidate], time, items=table)
     torch.testing.assert_close(short.score([candidate], time), expected, atol=1e-5, rtol=0)
+
+
+def numbers_of(candidates):
+    return np.array([candidate["statistics"] for candidate in candidates])
+
+
+def test_requests_are_counted_at_once(log, reader, monkeypatch):
+    """Those whose history goes on from the one before in as many steps as they are; each has the numbers that it has by itself."""
+    model, processor = made("din", log, reader)
+    items, calls = ItemStatistics.from_log(log, reader), []
+    expected = ItemStatistics.expected
+    monkeypatch.setattr(ItemStatistics, "expected", lambda *own: calls.append(len(own[1])) or expected(*own))
+    starts, ends = log.history_bounds(log.sample_events())
+    histories = [[event_of(log, row) for row in range(start, end)] for start, end in zip(starts[::4], ends[::4])]
+    whole = max(histories, key=len)
+    histories = [*histories, whole[:-3], whole[:-1], whole, []]
+    rows = [
+        (f"line {place}", {"history": history, "candidates": [100 + place % 30, 999], "time": items.time + place})
+        for place, history in enumerate(histories)
+    ]
+    answers, one = answers_for(model, processor, items=items), answers_for(model, processor, items=items)
+    found = list(answers.scored(rows))
+    assert len(calls) == 4 < sum(map(bool, histories)) / 3  # of no user more than four go on from each other
+    for (request, logits), row in zip(found, rows):
+        alone = one.prepare([one.check(row[1], "")])[0]
+        np.testing.assert_array_equal(numbers_of(request["candidates"]), numbers_of(alone["candidates"]))
+        np.testing.assert_allclose(logits, one.together([("", alone)])[0], atol=1e-5)
+
+
+def test_one_wrong_request_touches_no_other(log, reader):
+    """What is wrong is told of the first one, also where a later line cannot be read at all; where it is skipped the others have their numbers."""
+    model, processor = made("din", log, reader)
+    items = ItemStatistics.from_log(log, reader)
+    history, last = [event_of(log, row) for row in range(3)], int(log.time.max()) + 5
+    asked = [{"history": history[:count], "candidates": [100, 101], "time": last} for count in (1, 2, 3, 3, 2, 3)]
+    whole = answers_for(model, processor, items=items)
+    expected = [
+        request["candidates"] for request, _ in whole.scored((f"line {n}", one) for n, one in enumerate(asked))
+    ]
+    asked[1] = {**asked[1], "history": [{**event, "label": 7} for event in history[:2]]}
+    asked[4] = {**asked[4], "time": int(items.time) - 1, "history": []}
+
+    def lines():
+        yield from ((f"line {n}", one) for n, one in enumerate(asked))
+        raise ValueError("line 6: not valid JSON")
+
+    with pytest.raises(ValueError, match=r"^line 1: history\[0\]: label 7 is not accepted"):
+        list(answers_for(model, processor, items=items).scored(lines()))
+    answers = answers_for(model, processor, items=items)
+    answers.skips = True
+    found = [request for request, _ in answers.scored((f"line {n}", one) for n, one in enumerate(asked))]
+    assert [n for n, request in enumerate(found) if "error" in request] == [1, 4]
+    assert "cannot give those of second" in found[4]["error"]
+    for n in (0, 2, 3, 5):  # the later ones go on from another place than before
+        own, other = numbers_of(found[n]["candidates"]), numbers_of(expected[n])
+        np.testing.assert_allclose(own, other, rtol=1e-12)
+
+
+def test_states_of_a_batch_are_counted_at_once(log, reader, monkeypatch):
+    model, processor = made("din", log, reader)
+    items, calls = ItemStatistics.from_log(log, reader), []
+    states = [UserState(model, processor, [event_of(log, row) for row in range(n)], items=items) for n in (0, 3, 9)]
+    asked = [(state, [{"item": 100 + n}, {"item": 5}], items.time + n) for n, state in enumerate(states)]
+    expected = [state.request(candidates, time)[0].candidates for state, candidates, time in asked]
+    at = ItemStatistics.at
+    monkeypatch.setattr(ItemStatistics, "at", lambda *own: calls.append(1) or at(*own))
+    for found, alone in zip(UserState.filled(asked), expected):
+        np.testing.assert_array_equal(numbers_of(found), numbers_of(alone))
+    assert calls == [1]

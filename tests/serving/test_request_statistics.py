@@ -236,7 +236,7 @@ def test_ids_of_items_that_the_table_has_not_are_counted(log, reader):
     answers = answers_for(model, processor, items=items)
     candidates = [target, {**target, "item": 10**6}, {**target, "item": None}, {**target, "item": str(target["item"])}]
     history[0]["item"] = -7
-    counts = answers.unknown_in(answers.prepare({"history": history, "candidates": candidates, "time": items.time}))
+    counts = answers.unknown_in(*answers.prepare([{"history": history, "candidates": candidates, "time": items.time}]))
     assert counts["items of candidates"] == {"values": 4, "missing": 1, "unknown": 1}
     assert counts["items of histories"] == {"values": len(history), "missing": 0, "unknown": 1}
     assert "items of candidates" not in answers_for(model, processor).unknown_in(

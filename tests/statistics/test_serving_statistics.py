@@ -141,6 +141,41 @@ def test_a_history_is_counted_at_once(monkeypatch):
     assert user.to_dict().keys() == one_by_one.to_dict().keys()
 
 
+def test_many_users_at_once_have_the_values_of_each_by_itself():
+    """To the bit, whoever else is counted: users without events, of one second, whose last second is asked for, that come twice, unknown items."""
+    log = make_log(1, num_events=600)
+    reader = StatisticsReader.fit(log, np.arange(300), ["full", "repeats", "factors", "click_factor_score"])
+    table, draw = ItemStatistics.from_log(log, reader), np.random.default_rng(0)
+    events, asked, times = [], [], []
+    for size in [0, 1, 2, 400, 30, 5, 150, 1, 3, 30, 0, 60]:
+        gaps = draw.choice([0, 0, 1, 60, 4000, 90_000], size)
+        seconds = (table.time + 7 - np.cumsum(gaps)[::-1]).tolist()
+        items = [
+            [int(one), str(one), float(one), None][draw.choice(4, p=[0.7, 0.1, 0.1, 0.1])]
+            for one in draw.integers(0, 45, size)
+        ]
+        stars = np.where(draw.random(size) < 0.3, np.nan, draw.integers(1, 11, size) / 2).tolist()
+        events.append((items, seconds, draw.integers(-1, 2, size).tolist(), None if size == 5 else stars))
+        asked.append([*draw.integers(0, 45, len(events) % 4).tolist(), "new", None])
+        times.append(table.time + (7.5 if size == 60 else 7))  # the last second of some
+    parts = [
+        [tuple(None if column is None else column[some] for column in own) for own in events]
+        for some in (slice(2), slice(2, None))
+    ]
+    alone, together = ([UserStatistics(reader, table) for _ in events] for _ in range(2))
+    for part in parts:
+        UserStatistics.extend_many(together, part)
+        for user, own in zip(alone, part):
+            user.extend(*own)
+        own = [user.at(items, time) for user, items, time in zip(alone, asked, times)]
+        found = UserStatistics.at_many([*together, together[3]], [*asked, asked[3]], [*times, times[3]])
+        np.testing.assert_array_equal(found, np.vstack([*own, own[3]]))
+    before = [user.to_dict() for user in together]
+    with pytest.raises(ValueError, match=r"times\[0\] is 5, before the event at"):
+        UserStatistics.extend_many([together[1], together[3]], [([1], [table.time], [1], None), ([1], [5], [1], None)])
+    assert [user.to_dict() for user in together] == before
+
+
 def test_a_table_moves_forward_exactly_and_survives_its_file(tmp_path):
     log = make_log(2, num_events=300)
     reader = StatisticsReader.fit(log, np.arange(150), ["full", "factors", "click_factor_score"])

@@ -31,7 +31,7 @@ def explanation(served: ServedModel, request: Mapping[str, Any], place: int, nam
         return note("Ads are ranked as a whole; this kind of model shows no parts of its scores.")
     if not request["history"]:
         return note("The user has no behaviours: nothing of the score comes from a history.")
-    request = served.answers.prepare(dict(request))
+    (request,) = served.answers.prepare([dict(request)])
     request["candidates"] = [request["candidates"][place]]
     found = _sinks(served, request) if served.kind == "text" else _events(served, request, names)
     return found or _left_out(served, request, names)

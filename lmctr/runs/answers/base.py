@@ -18,7 +18,7 @@ Request = tuple[str, dict[str, Any]]
 """Where a request stands, for messages, and the request."""
 Row = tuple[str, dict[str, Any], list[Any]]
 """A row of a batch: where the request stands, the request, and some of its candidates."""
-T = TypeVar("T")
+T, R = TypeVar("T"), TypeVar("R")
 _ROW = re.compile(r"(?:^|(?<=\()|(?<=; ))row (\d+): ")  # at the start, or as `Rows.refuse` lists values
 
 
@@ -33,12 +33,14 @@ class Answers(ABC):
         check: the request as the other methods take it, from what was given and where; raises `ValueError` that starts with where.
         unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted. examples: of it.
         reason: why lines were scored on their own, where some were.
+        last: the request before, as it was prepared.
         tasks: what the logits of a candidate are of.
         skips: whether a request that cannot be scored is given back with its "error", in place of an error.
         counts_cut: whether it counts what `cut_words` tells.
     """
 
     skips: bool = False
+    last: dict[str, Any] | None = None
     counts_cut: bool = True
     default_batch_size: ClassVar[int] = 64
     batches_at_a_time: ClassVar[int] = 8  # so that there is something to sort by length
@@ -96,12 +98,12 @@ class Answers(ABC):
                     raise ValueError(f"{row[0]}: {self.in_words(str(error), row)}") from error
             raise
 
-    def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A checked request with what the model reads besides, in the order in which requests come."""
-        return request
+    def prepare(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Checked requests with what the model reads besides, in the order in which requests come."""
+        return list(requests)
 
     def goes_alone(self, request: dict[str, Any]) -> bool:
-        """Whether the next request is scored by `alone`."""
+        """Whether the next request, behind `last`, is scored by `alone`."""
         return False
 
     def alone(self, request: dict[str, Any]) -> np.ndarray:
@@ -122,33 +124,68 @@ class Answers(ABC):
         Raises:
             ValueError: a request that is not valid; starts with where it stands.
         """
-        waiting: list[Request] = []
+        waiting: list[tuple[str, Any, dict[str, Any] | ValueError]] = []
+        ready: list[Request] = []
         done: dict[int, np.ndarray | None] = {}
-        count = 0
-        for where, given in requests:
+        count, is_held, requests = 0, False, iter(requests)
+        while True:
             try:
+                where, given = next(requests, (None, None))
+            except ValueError:
+                self._make_ready(waiting, ready, done)  # what is wrong with a request before it is told first
+                raise
+            has_ended = where is None
+            if not has_ended:
                 request = self._checked(given, where)
-                if self.goes_alone(request):
-                    with errors_of(where):
-                        done[len(waiting)] = self.alone(request)
+                waiting.append((where, given, request))
+                if isinstance(request, ValueError):
+                    is_held &= self.skips
+                else:
+                    count += len(request[self.candidates_key])
+                    is_held = is_held or not self.goes_alone(request)
+            if not has_ended and is_held and count < self.batches_at_a_time * self.batch_size:
+                continue
+            self._make_ready(waiting, ready, done)
+            waiting, count = [], sum(len(request.get(self.candidates_key, ())) for _, request in ready)
+            if has_ended or len(done) == len(ready) or count >= self.batches_at_a_time * self.batch_size:
+                yield from self._finish(ready, done)
+                ready, done, count, is_held = [], {}, 0, False
+            if has_ended:
+                return
+
+    def _checked(self, given: Any, where: str) -> dict[str, Any] | ValueError:
+        """A request as the other methods take it, or what is wrong with it."""
+        try:
+            if isinstance(given, ValueError):
+                raise given
+            return self.check(checked(given, where), where)
+        except ValueError as error:
+            return error
+
+    def _make_ready(
+        self,
+        waiting: Sequence[tuple[str, Any, dict[str, Any] | ValueError]],
+        ready: list[Request],
+        done: dict[int, np.ndarray | None],
+    ) -> None:
+        """Prepare requests, and put them behind those that are `ready`; `done`: by place the logits of those that went alone (None: it was skipped)."""
+        right = [request for _, _, request in waiting if not isinstance(request, ValueError)]
+        prepared = iter(isolated(self.prepare, right))
+        for where, given, request in waiting:
+            try:
+                if isinstance(request, ValueError):
+                    raise request
+                with errors_of(where):
+                    if isinstance(request := next(prepared), Exception):
+                        raise request
+                    is_alone, self.last = self.goes_alone(request), request
+                    if is_alone:
+                        done[len(ready)] = self.alone(request)
             except ValueError as error:
                 if not self.skips:
                     raise
-                request = _failed(given, error)
-                done[len(waiting)] = None
-            waiting.append((where, request))
-            count += len(request.get(self.candidates_key, ()))
-            if len(done) == len(waiting) or count >= self.batches_at_a_time * self.batch_size:
-                yield from self._finish(waiting, done)
-                waiting, done, count = [], {}, 0
-        yield from self._finish(waiting, done)
-
-    def _checked(self, given: Any, where: str) -> dict[str, Any]:
-        if isinstance(given, ValueError):
-            raise given
-        request = self.check(checked(given, where), where)
-        with errors_of(where):
-            return self.prepare(request)
+                request, done[len(ready)] = _failed(given, error), None
+            ready.append((where, request))
 
     def _finish(
         self, waiting: list[Request], done: dict[int, np.ndarray | None]
@@ -182,6 +219,19 @@ class Answers(ABC):
             if len(requests) == 1:
                 return [error]
             return [self._together([request])[0] for request in requests]
+
+
+def isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:
+    """`run` of all; where it fails, of either half, so that a wrong one is found in a few more runs and harms no other."""
+    if not asked:
+        return []
+    try:
+        return run(asked)
+    except Exception as error:
+        if len(asked) == 1:
+            return [error]
+        half = len(asked) // 2
+        return [*isolated(run, asked[:half]), *isolated(run, asked[half:])]
 
 
 def _failed(request: Any, error: ValueError) -> dict[str, Any]:

@@ -8,6 +8,7 @@ to share the history, or, where the model cannot share it, enough of them to fil
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
@@ -60,22 +61,36 @@ class HistoryAnswers(Answers):
         except ValueError:  # a family without request scoring
             self._scorer = None
         self.keeps_states = self._scorer is not None and self._scorer.encoded_class is not None
-        self._last: list[dict[str, Any]] = []  # the history of the request before
-        self._state: tuple[UserState, list[dict[str, Any]]] | None = None  # and the history that it has seen
+        self._state: tuple[UserState, list[dict[str, Any]]] | None = None  # the last, and the history that it has seen
 
-    def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+    def prepare(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Fills in the statistics of candidates that have none; they are counted on where a history goes on from the last one."""
-        candidates, history = request["candidates"], request["history"]
-        if self.items is None or all(entry.get("statistics") is not None for entry in candidates):
-            return request
-        counted, self._counted = self._counted, None  # so that a history that is refused leaves none behind
-        if counted is None or not _goes_on(history, counted[1]):
-            counted = RequestStatistics(self.processor, self.items), []
-        known, seen = counted
-        known.extend(history[len(seen) :])
-        filled = known.fill(candidates, request["time"])
-        self._counted = known, history
-        return {**request, "candidates": filled, "contexts": [entry.get("context") for entry in candidates]}
+        prepared, counted, self._counted = list(requests), self._counted, None
+        if counted is not None and len(requests) > 1:  # so that they can be prepared again
+            self._counted, counted = counted, (copy.copy(counted[0]), counted[1])
+        # By how many of its kind come before: these are counted at once.
+        steps: list[list[tuple[int, RequestStatistics, list[dict[str, Any]]]]] = []
+        step = 0
+        for place, request in enumerate(requests):
+            candidates, history = request["candidates"], request["history"]
+            if self.items is None or all(entry.get("statistics") is not None for entry in candidates):
+                continue
+            if counted is None or not _goes_on(history, counted[1]):
+                counted, step = (RequestStatistics(self.processor, self.items), []), 0
+            known, seen = counted
+            if step == len(steps):
+                steps.append([])
+            steps[step].append((place, known, history[len(seen) :]))
+            counted, step = (known, history), step + 1
+        for some in steps:
+            places, those, behaviors = zip(*some)
+            RequestStatistics.extend_many(those, behaviors)
+            candidates, times = ([requests[place][key] for place in places] for key in ("candidates", "time"))
+            for place, filled in zip(places, RequestStatistics.fill_many(those, candidates, times)):
+                contexts = [entry.get("context") for entry in requests[place]["candidates"]]
+                prepared[place] = {**requests[place], "candidates": filled, "contexts": contexts}
+        self._counted = counted
+        return prepared
 
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, found = {}, {}
@@ -100,8 +115,8 @@ class HistoryAnswers(Answers):
         return math.inf
 
     def goes_alone(self, request: dict[str, Any]) -> bool:
-        last, self._last = self._last, request["history"]
-        return (self.keeps_states and _goes_on(self._last, last)) or len(request["candidates"]) >= self.many()
+        goes_on = self.keeps_states and self.last is not None and _goes_on(request["history"], self.last["history"])
+        return goes_on or len(request["candidates"]) >= self.many()
 
     def alone(self, request: dict[str, Any]) -> np.ndarray:
         self.reason = self._scorer.reason

@@ -25,7 +25,7 @@ from lmctr.utils.measure import usable_device
 from lmctr.utils.ragged import padded_grids
 from lmctr.utils.suggest import refuse_unknown
 
-from .base import by_place, grid_batches, no_score, without_score
+from .base import by_place, grid_batches, isolated, no_score, without_score
 from .joined import joined_files_of
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
@@ -206,7 +206,7 @@ class ServedModel:
         else:
             way = self._table if self.kind == "table" else self._impressions
             with torch.inference_mode():
-                found = _isolated(way, [request for request, _ in asked])
+                found = isolated(way, [request for request, _ in asked])
         return [one if isinstance(one, Exception) else _finite(one) for one in found]
 
     def _table(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
@@ -263,17 +263,17 @@ class ServedModel:
         return {key: values.to(self.model.device) for key, values in batch.items()}
 
     def _histories(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[Scored | Exception]:
-        ready = _isolated(lambda some: [self._prepared(*one) for one in some], asked)
+        ready = isolated(self._prepared, asked)
         found, shared, together = list(ready), [], []
         for place, (request, (_, state)) in enumerate(zip(ready, asked)):
             if not isinstance(request, Exception):
                 alone = self._keeps and (state is not None or self._is_shared(request))
                 (shared if alone else together).append(place)
         for run, places in ((self._together, together), (self._shared, shared)):
-            for place, logits in zip(places, _isolated(run, [(ready[place], asked[place][1]) for place in places])):
+            for place, logits in zip(places, isolated(run, [(ready[place], asked[place][1]) for place in places])):
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
-        counted = _isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
+        counted = isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
         if self.answers.counts_cut and self.answers.cut_words():
             self.answers.counts_cut = False
             logger.warning(
@@ -289,14 +289,24 @@ class ServedModel:
     def _is_shared(self, request: Mapping[str, Any]) -> bool:
         return self._keeps and len(request["candidates"]) >= self.answers.many()
 
-    def _prepared(self, request: dict[str, Any], state: UserState | None) -> dict[str, Any]:
-        """With the statistics of the candidates; a state's own are filled in when it is scored."""
-        if state is None:
-            return self.answers.prepare(request)
-        if self._keeps:
-            return request
-        filled = state.request(request["candidates"], request["time"])[0].candidates
-        return {**request, "history": state.history, "candidates": filled}
+    def _prepared(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[dict[str, Any]]:
+        """With the statistics of the candidates, and the history of states that are not scored by themselves."""
+        kept = [(state, request["candidates"], request["time"]) for request, state in asked if state is not None]
+        if (
+            self._keeps and self.items is None
+        ):  # nothing to fill in; what else is asked of states is when they are scored
+            filled = iter([candidates for _, candidates, _ in kept])
+        else:
+            filled = iter(UserState.filled(kept))
+        inline = iter(self.answers.prepare([request for request, state in asked if state is None]))
+        prepared = []
+        for request, state in asked:
+            if state is None:
+                prepared.append(next(inline))
+                continue
+            history = {} if self._keeps else {"history": state.history}
+            prepared.append({**request, **history, "candidates": next(filled)})
+        return prepared
 
     def _together(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[np.ndarray]:
         return self.answers.together([("request", request) for request, _ in asked])
@@ -320,19 +330,6 @@ class ServedModel:
     def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         """By name how many values of behaviours were read, and how many of them unknown."""
         return self.answers.unknown_in({"history": events, "candidates": []})
-
-
-def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:
-    """`run` of all; where it fails, of either half, so that a wrong one is found in a few more runs and harms no other."""
-    if not asked:
-        return []
-    try:
-        return run(asked)
-    except Exception as error:
-        if len(asked) == 1:
-            return [error]
-        half = len(asked) // 2
-        return [*_isolated(run, asked[:half]), *_isolated(run, asked[half:])]
 
 
 def _by_place(name: str, read: Callable[[], R]) -> R:
