@@ -96,62 +96,76 @@ def pairs_as_table(path: Path, folder: Path) -> tuple[Path, str]:
     """
     first = next(match for match in _matches(head_of(path)) if match and match["pairs"])
     is_ffm = first["triples"] is not None
-    keys, kinds, told, rows, whole = _layout(path, is_ffm)
-    number, label = (pa.int64() if one else pa.float64() for one in whole)
-    schema = pa.schema(
-        [(LABEL, label), *((name, number if kind == "number" else pa.string()) for name, kind in kinds.values())]
-    )
+    seen = _Seen(path, is_ffm)
+    layout = seen.of_fields() if is_ffm else seen.of_pairs()
+    number, label = (pa.int64() if whole else pa.float64() for whole in (seen.values_are_whole, seen.labels_are_whole))
+    named = [(name, number if kind == "number" else pa.string()) for name, kind in layout.columns.values()]
+    schema = pa.schema([(LABEL, label), *named])
     target = folder / "rows.parquet"
     with pq.ParquetWriter(target, schema) as writer:
         for block in _blocks(path, is_ffm):
-            key = keys(block)
+            key = layout.key(block)
             order = np.argsort(key, kind="stable")
-            bounds = np.searchsorted(key[order], [(one, one + 1) for one in kinds])
+            bounds = np.searchsorted(key[order], [(one, one + 1) for one in layout.columns]).tolist()
             columns = [pa.array(block.labels)]
-            columns += [
-                _values(kind, block, order[slice(*ends)]) for (_, kind), ends in zip(kinds.values(), bounds.tolist())
-            ]
+            for (_, kind), ends in zip(layout.columns.values(), bounds):
+                columns.append(_values(kind, block, order[slice(*ends)]))
             writer.write_table(pa.table([own.cast(one.type) for own, one in zip(columns, schema)], schema=schema))
     lines = "field:index:value triples (libffm)" if is_ffm else "index:value pairs (LIBSVM)"
-    return target, f"{path.name}: {rows:,} lines of a label and {lines}: {told}"
+    return target, f"{path.name}: {seen.rows:,} lines of a label and {lines}: {layout.told}"
 
 
-def _layout(
-    path: Path, is_ffm: bool
-) -> tuple[Callable[[_Block], np.ndarray], dict[int, tuple[str, str]], str, int, tuple[bool, bool]]:
-    """What parts pairs into columns, name and kind of each column, what is said of it, the number of lines, and whether values and labels are whole numbers."""
-    all_of_it, columns, widths, rows, whole = _Column(), {}, set(), 0, [True, True]
-    for block in _blocks(path, is_ffm):
-        rows += len(block.labels)
-        for place, numbers in enumerate((block.value, block.labels)):
-            whole[place] &= bool((numbers == np.floor(numbers)).all())
-        all_of_it.add(block, slice(None))
-        widths.update(np.bincount(block.line, minlength=len(block.labels)).tolist())
-        parts = block.field if is_ffm else block.place if len(widths) == 1 else block.place[:0]
-        for part in np.unique(parts).tolist():
-            columns.setdefault(part, _Column()).add(block, parts == part)
-    columns, found = dict(sorted(columns.items())), (rows, (whole[0], whole[1]))
-    if is_ffm:
-        kinds = {}
-        for field, own in columns.items():
-            is_single, is_number = own.in_a_line == 1, len(own.index) == 1 and not own.is_one_value
-            one = "number" if is_number else "category" if own.is_one_value else None
-            kinds[field] = (f"f{field}", (one if is_single else None) or own.lists(path, f"field {field}"))
-        return (lambda block: block.field), kinds, "a column for each field", *found
-    ranges = [(own.low, own.high) for own in columns.values()]
-    if len(widths) == 1 and all_of_it.is_one_value and all(one[1] < other[0] for one, other in pairwise(ranges)):
-        kinds = {place: (f"f{place + 1}", "category") for place in columns}
-        return (lambda block: block.place), kinds, "a column of categories for each place of a line", *found
-    if len(all_of_it.index) <= MANY:
-        kinds = {index: (f"f{index}", "number") for index in all_of_it.index.tolist()}
-        return (
-            (lambda block: block.index),
-            kinds,
-            "a column of numbers for each index, 0 where a line has none",
-            *found,
-        )
-    kinds = {0: (LIST, all_of_it.lists(path, "the file"))}
-    return (lambda block: block.field), kinds, f"one column of lists, {LIST!r}", *found
+class _Layout(NamedTuple):
+    """What a file becomes: the `key` of each pair of a block, name and kind of the column of each key, and what is said of them."""
+
+    key: Callable[[_Block], np.ndarray]
+    columns: dict[int, tuple[str, str]]
+    told: str
+
+
+class _Seen:
+    """What a whole file holds: all of it, and by field of triples, or by place while all lines have as many pairs, that alone."""
+
+    def __init__(self, path: Path, is_ffm: bool) -> None:
+        self.path, self.rows, self.widths = path, 0, set()
+        self.values_are_whole = self.labels_are_whole = True
+        self.whole, parts = _Column(), {}
+        for block in _blocks(path, is_ffm):
+            self.rows += len(block.labels)
+            self.values_are_whole &= bool((block.value == np.floor(block.value)).all())
+            self.labels_are_whole &= bool((block.labels == np.floor(block.labels)).all())
+            self.whole.add(block, slice(None))
+            self.widths.update(np.bincount(block.line, minlength=len(block.labels)).tolist())
+            if is_ffm or len(self.widths) == 1:
+                key = block.field if is_ffm else block.place
+                for one in np.unique(key).tolist():
+                    parts.setdefault(one, _Column()).add(block, key == one)
+        self.parts: dict[int, _Column] = dict(sorted(parts.items()))
+
+    def of_fields(self) -> _Layout:
+        columns = {}
+        for field, own in self.parts.items():
+            if own.in_a_line == 1 and own.is_one_value:
+                kind = "category"
+            elif own.in_a_line == 1 and len(own.index) == 1:
+                kind = "number"
+            else:
+                kind = own.lists(self.path, f"field {field}")
+            columns[field] = f"f{field}", kind
+        return _Layout(lambda block: block.field, columns, "a column for each field")
+
+    def of_pairs(self) -> _Layout:
+        ranges = [(own.low, own.high) for own in self.parts.values()]
+        are_fields = len(self.widths) == 1 and all(one[1] < other[0] for one, other in pairwise(ranges))
+        if are_fields and self.whole.is_one_value:
+            columns = {place: (f"f{place + 1}", "category") for place in self.parts}
+            return _Layout(lambda block: block.place, columns, "a column of categories for each place of a line")
+        if len(self.whole.index) <= MANY:
+            columns = {index: (f"f{index}", "number") for index in self.whole.index.tolist()}
+            told = "a column of numbers for each index, 0 where a line has none"
+            return _Layout(lambda block: block.index, columns, told)
+        columns = {0: (LIST, self.whole.lists(self.path, "the file"))}
+        return _Layout(lambda block: block.field, columns, f"one column of lists, {LIST!r}")
 
 
 def _values(kind: str, block: _Block, own: np.ndarray) -> pa.Array:

@@ -59,6 +59,12 @@ def test_few_indices_are_numbers_as_scikit_learn_reads_them(tmp_path):
     assert [row["label"] for row in found] == y.tolist()
 
 
+def test_dense_lines_are_numbers(tmp_path):
+    rows = [(row % 2, [f"1:{row / 4}", "2:1", f"7:{-row}"]) for row in range(20)]
+    found = converted(tmp_path / "x.svm", lines_of(rows))
+    assert found[5] == {"label": 1, "f1": 1.25, "f2": 1.0, "f7": -5.0}
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_many_indices_are_one_list(tmp_path, weighted):
     rng = np.random.default_rng(2)

@@ -294,9 +294,7 @@ class ServedModel:
     def _prepared(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[dict[str, Any]]:
         """With the statistics of the candidates, and the history of states that are not scored by themselves."""
         kept = [(state, request["candidates"], request["time"]) for request, state in asked if state is not None]
-        if (
-            self._keeps and self.items is None
-        ):  # nothing to fill in; what else is asked of states is when they are scored
+        if self._keeps and self.items is None:  # nothing to fill in; states are checked when they are scored
             filled = iter([candidates for _, candidates, _ in kept])
         else:
             filled = iter(UserState.filled(kept))
