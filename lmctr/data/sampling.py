@@ -72,7 +72,7 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     reading = {"delimiter": options.delimiter, "names": names}
     with (
         _in_utf8(Path(options.name), options.encoding) as text,
-        as_readers_take_it(text, say, names is not None) as path,
+        as_readers_take_it(text, say, names is not None, options.like and Path(options.like)) as path,
     ):
         _, rows = _copy(path, options.output, reading, partial(flat, source=path))
     say(f"{options.output}: {rows:,} rows")
