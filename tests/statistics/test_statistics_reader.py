@@ -399,6 +399,12 @@ def test_columns_of_many_categories_are_counted_by_behind_those_of_few():
     assert category_columns(lists) == ("genres", "skill", "shop")
 
 
+def test_fingerprints_are_those_of_earlier_releases():
+    """Tables of items and states of users hold them."""
+    reader = StatisticsReader(("rate_factor_score", "user_rate"), 0.25, numbers={"residual": [0.0, 0.5]})
+    assert reader.fingerprint == "f88d3c81"
+
+
 def test_genre_beside_other_columns_and_beside_genres():
     """Statistics of `genre` have the names of those of `genres`, wherever it stands; of both columns `genres` has them."""
     log, rows = make_log(genres=False, values=False), range(30)
