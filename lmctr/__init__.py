@@ -7,10 +7,9 @@ needs the Auto classes imports `lmctr.auto` itself. The public names are importe
 """
 
 import sys
-from pathlib import PurePath
 from typing import Any
 
-from lmctr import _moved
+from lmctr import _early, _moved
 from lmctr.models.families import add_installed, public_classes
 from lmctr.utils.lazy import imported, load_target
 
@@ -66,20 +65,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_ROOMS})
 
 
-def _is_command_line() -> bool:
-    """Whether this process was started as `lmctr ...`, or as `python -m lmctr ...`, which is what `accelerate launch -m lmctr` starts too.
-
-    While Python looks for the module of `-m`, which imports this package, the name of the program is "-m".
-    """
-    program = getattr(sys, "argv", [""])[0:1]
-    if program == ["-m"]:
-        options = sys.orig_argv[1:]
-        return "-m" in options and options[options.index("-m") + 1 :][:1] == ["lmctr"]
-    return bool(program) and PurePath(program[0]).stem == "lmctr"
-
-
 add_installed()
 if "lmctr.auto" in sys.modules:  # imported by one of them
     load_target("lmctr.auto:register_all")()
-if not _is_command_line():
+if not _early.is_command_line():
     imported("lmctr.runs.pipeline")  # and by it lmctr.auto

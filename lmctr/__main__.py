@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from lmctr._early import hear_interrupt
 from lmctr.cli import main as cli
 from lmctr.utils.files import is_utf_8
 
@@ -14,6 +15,7 @@ from lmctr.utils.files import is_utf_8
 def main() -> int:
     """Run the command line of this process; an error that nobody expected ends with what a report of it needs, and code 1."""
     _open_streams()
+    hear_interrupt()
     try:
         return cli.main()
     except Exception as error:

@@ -5,6 +5,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoProcessor, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 import lmctr
+from lmctr import _early
 from lmctr.cli.main import main
 from lmctr.data.registry import load_tabular
 from lmctr.hub.model_card import build_card
@@ -339,7 +342,27 @@ def test_any_use_registers_the_families_where_the_import_did_not():
 def test_what_is_taken_for_the_command_line(monkeypatch, program, words, expected):
     monkeypatch.setattr(sys, "argv", program)
     monkeypatch.setattr(sys, "orig_argv", words)
-    assert lmctr._is_command_line() is expected
+    assert _early.is_command_line() is expected
+
+
+@pytest.mark.parametrize("name", ["lmctr._moved", "lmctr.models.families", "lmctr.cli.main"])
+def test_an_interrupt_while_the_command_line_is_imported_has_no_traceback(tmp_path, name):
+    """It ends the process as a shell knows it; the next one, in the verb, is told."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background lets it be ignored
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupted())
+"""
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "lmctr", "--version"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_public_names_are_lazy_and_complete():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import lmctr
 from lmctr.models.common.retrieval import FoundationMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.scaling.design import mlp_flops
 
@@ -125,3 +126,24 @@ def test_fewer_than_two_rows_have_no_statistics(mlp, rows):
     assert all(torch.equal(before[name], values) for name, values in mlp.named_buffers())
     found.sum().backward()
     assert all(parameter.grad is not None for parameter in mlp.parameters())
+
+
+def test_raw_numbers_that_float16_cannot_hold_are_refused(mlp):
+    with torch.no_grad():
+        rows = 300 * torch.randn(64, USER + AD)
+        for _ in range(50):  # numbers that fit, whose variances do not
+            mlp.train()(rows)
+    half = mlp.eval().to(torch.float16)
+    for call in (lambda: half(rows.half()), lambda: fold_mlp(half)):
+        with pytest.raises(ValueError, match=r"a variance is too large for float16.*bfloat16"):
+            call()
+    sizes = {"user_vocab_sizes": [5], "user_num_numeric": 1, "ad_vocab_sizes": [5], "ad_num_numeric": 1}
+    for family in ("RetrievalMLP", "TwoTower"):
+        config = getattr(lmctr, f"{family}Config")(**sizes, ad_field_names=["ad", "bid"], hidden_units=[8])
+        model = getattr(lmctr, f"{family}ForCTR")(config).eval()
+        inputs = {"user_input_ids": torch.ones(1, 1, dtype=torch.long), "user_numeric_values": torch.ones(1, 1)}
+        inputs |= {"ad_input_ids": torch.ones(1, 2, 1, dtype=torch.long)}
+        inputs |= {"ad_numeric_values": torch.tensor([[[65_000.0], [70_000.0]]])}
+        assert model.to(torch.bfloat16)(**inputs).logits.isfinite().all()
+        with pytest.raises(ValueError, match=r"ad_numeric_values: field 'bid' has 70000\.0 in row 1, too large for"):
+            model.to(torch.float16)(**inputs)

@@ -40,9 +40,11 @@ from .reading import (
 
 
 @contextmanager
-def as_readers_take_it(path: Path, say: Callable[[str], None], is_named: bool = False) -> Iterator[Path]:
+def as_readers_take_it(
+    path: Path, say: Callable[[str], None], is_named: bool = False, like: Path | None = None
+) -> Iterator[Path]:
     """The file itself, or a copy for the time of the block: unpacked, with an object a line, or columns of different names, which is said. `is_named`: the
-    columns are named elsewhere.
+    columns are named elsewhere. `like`: of [`~lmctr.data.pairs.pairs_as_table`].
 
     Raises:
         FileNotFoundError: no such file.
@@ -51,19 +53,34 @@ def as_readers_take_it(path: Path, say: Callable[[str], None], is_named: bool = 
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file.")
     with tempfile.TemporaryDirectory() as folder:
-        found = path
+        found, is_pairs = path, False
         if path.is_file():
             found = _unpacked(path, Path(folder)) if path.suffix.lower() in PACKED else path
             with retold(found, path):
-                if suffix_of(found).lower() != ".parquet" and are_pairs(found):
-                    found, told = pairs_as_table(found, Path(folder))
+                is_pairs = suffix_of(found).lower() != ".parquet" and are_pairs(found)
+                if is_pairs:
+                    with _unpacked_like(like) as other:
+                        found, told = pairs_as_table(found, Path(folder), other)
                     say(told)
                 elif suffix_of(found).lower() in FORMATS:
                     found = _as_lines(found, Path(folder))
                     found = found if is_named else _with_own_names(found, Path(folder), say)
+        if like is not None and not is_pairs:
+            raise ValueError(f"{path}: holds no lines of LIBSVM or libffm; leave out --like {like}")
         if found == path:
             yield path
             return
+        with retold(found, path):
+            yield found
+
+
+@contextmanager
+def _unpacked_like(path: Path | None) -> Iterator[Path | None]:
+    if path is None or path.suffix.lower() not in PACKED or not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = _unpacked(path, Path(folder))
         with retold(found, path):
             yield found
 

@@ -88,3 +88,8 @@ class ConvertOptions:
         None,
         metavar="NAMES",
     )
+    like: str | None = option(
+        "of lines of LIBSVM or libffm: the training part of a test part, whose columns this file gets",
+        None,
+        metavar="FILE",
+    )

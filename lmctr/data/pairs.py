@@ -28,9 +28,10 @@ _EXACT = 2**53  # whole numbers that float64 holds
 
 
 class _Block(NamedTuple):
-    """Some lines: their labels (L,), and of all pairs the line (P,), from 0, the field (0 without), index and value."""
+    """Some lines: their labels and numbers in the file (L,), and of all pairs the line (P,), from 0, the field (0 without), index and value."""
 
     labels: np.ndarray
+    number: np.ndarray
     line: np.ndarray
     field: np.ndarray
     index: np.ndarray
@@ -83,7 +84,7 @@ def are_pairs(path: Path) -> bool:
     return len(lines) >= max(1, 0.9 * len(found)) and any(match["pairs"] for match in lines)
 
 
-def pairs_as_table(path: Path, folder: Path) -> tuple[Path, str]:
+def pairs_as_table(path: Path, folder: Path, like: Path | None = None) -> tuple[Path, str]:
     """The file as Parquet, and a line that says what its columns are.
 
     `label` comes first, as it stands. Of triples each field is a column `fN`: of categories where all of its values are the same, of numbers where it has
@@ -91,36 +92,108 @@ def pairs_as_table(path: Path, folder: Path) -> tuple[Path, str]:
     own (fields, one-hot), a column `fN` of categories for each place; else a column `fN` of numbers for each of up to 500 indices; else one column
     `features` of lists. A number that a line has not is 0, a category none. Lists are texts: `3|17`, with values where these differ, `3:0.5|17:2`.
 
+    Where a file is named that it is to be `like`, as a test part is of its training part, the columns are that one's; fields, and indices with a column of
+    their own, that it has none of are left out, which is said.
+
     Raises:
-        ValueError: a line of another form, indices of pairs that do not ascend, values below 0 in a list.
+        ValueError: a line of another form, indices of pairs that do not ascend, values below 0 in a list, what the columns of `like` cannot hold.
     """
-    first = next(match for match in _matches(head_of(path)) if match and match["pairs"])
-    is_ffm = first["triples"] is not None
-    seen = _Seen(path, is_ffm)
+    is_ffm = _has_fields(path)
+    if like is not None and not (like.is_file() and are_pairs(like) and _has_fields(like) == is_ffm):
+        form = "field:index:value triples" if is_ffm else "index:value pairs"
+        raise ValueError(f"--like {like}: no file of a label and {form}, as {path.name} is")
+    own = _Seen(path, is_ffm)
+    seen = own if like is None else _Seen(like, is_ffm)
     layout = seen.of_fields() if is_ffm else seen.of_pairs()
-    number, label = (pa.int64() if whole else pa.float64() for whole in (seen.values_are_whole, seen.labels_are_whole))
+    whole = own.values_are_whole and seen.values_are_whole, own.labels_are_whole
+    number, label = (pa.int64() if one else pa.float64() for one in whole)
+    strange = _Strange("fields" if is_ffm else "indices")
     named = [(name, number if kind == "number" else pa.string()) for name, kind in layout.columns.values()]
     schema = pa.schema([(LABEL, label), *named])
     target = folder / "rows.parquet"
     with pq.ParquetWriter(target, schema) as writer:
         for block in _blocks(path, is_ffm):
             key = layout.key(block)
+            if like is not None:
+                _refuse_unlike(block, key, layout, path, like)
+                strange.add(block, key, layout)
             order = np.argsort(key, kind="stable")
             bounds = np.searchsorted(key[order], [(one, one + 1) for one in layout.columns]).tolist()
             columns = [pa.array(block.labels)]
             for (_, kind), ends in zip(layout.columns.values(), bounds):
                 columns.append(_values(kind, block, order[slice(*ends)]))
-            writer.write_table(pa.table([own.cast(one.type) for own, one in zip(columns, schema)], schema=schema))
+            cast = [column.cast(one.type) for column, one in zip(columns, schema)]
+            writer.write_table(pa.table(cast, schema=schema))
     lines = "field:index:value triples (libffm)" if is_ffm else "index:value pairs (LIBSVM)"
-    return target, f"{path.name}: {seen.rows:,} lines of a label and {lines}: {layout.told}"
+    told = layout.told if like is None else f"the columns of {like.name}, {layout.told}{strange.told}"
+    return target, f"{path.name}: {own.rows:,} lines of a label and {lines}: {told}"
+
+
+def _has_fields(path: Path) -> bool:
+    """Whether lines hold triples."""
+    return next(match for match in _matches(head_of(path)) if match and match["pairs"])["triples"] is not None
+
+
+def _refuse_unlike(block: _Block, key: np.ndarray, layout: _Layout, path: Path, like: Path) -> None:
+    """Raises `ValueError` for the first pair that does not go into its column."""
+    counts = np.bincount(block.line, minlength=len(block.labels))
+    if layout.width is not None and (counts != layout.width).any():
+        line = int((counts != layout.width).argmax())
+        raise ValueError(
+            f"{path}: line {block.number[line]} has {counts[line]} pairs, and each of {like} has {layout.width}, one for each column"
+        )
+    for one, column in layout.seen.items():
+        name, kind = layout.columns[one]
+        own = np.flatnonzero(key == one)
+        index, value = block.index[own], block.value[own]
+        twice = np.diff(block.line[own], prepend=-1) == 0
+        wrong, holds = {
+            "category": (twice | (value != column.least), f"one index of a line, of the value {column.least:g}"),
+            "number": (twice | ~np.isin(index, column.index), f"the value of the index {column.low} alone"),
+            "list": (value != column.least, f"lists of indices of the value {column.least:g}"),
+            "weighted list": (value < 0, "lists of indices, weighted by values of at least 0"),
+        }[kind]
+        if layout.width is not None:  # a range of another column
+            before, after = layout.seen.get(one - 1), layout.seen.get(one + 1)
+            wrong |= index <= (-1 if before is None else before.high)
+            wrong |= index >= (_EXACT if after is None else after.low)
+            holds += f", from {column.low} to {column.high} in {like}"
+        if wrong.any():
+            pair = own[wrong.argmax()]
+            raise ValueError(
+                f"{path}: line {block.number[block.line[pair]]}: {block.index[pair]}:{block.value[pair]:g} does not go into the column {name!r}, which "
+                f"holds {holds}"
+            )
+
+
+class _Strange:
+    """What a file has no column for."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.count, self.first = what, 0, ""
+
+    def add(self, block: _Block, key: np.ndarray, layout: _Layout) -> None:
+        places = np.flatnonzero(~np.isin(key, [*layout.columns]))
+        if len(places) and not self.count:
+            self.first = f"{key[places[0]]} in line {block.number[block.line[places[0]]]}"
+        self.count += len(places)
+
+    @property
+    def told(self) -> str:
+        return f"; {self.count:,} values of {self.what} that it has none of are left out, such as {self.first}" * bool(
+            self.count
+        )
 
 
 class _Layout(NamedTuple):
-    """What a file becomes: the `key` of each pair of a block, name and kind of the column of each key, and what is said of them."""
+    """What a file becomes: the `key` of each pair of a block, name and kind of the column of each key, and what is said of them; what was `seen` of each
+    key that could be another's, and the `width` of all lines where the key is a pair's place."""
 
     key: Callable[[_Block], np.ndarray]
     columns: dict[int, tuple[str, str]]
     told: str
+    seen: dict[int, _Column]
+    width: int | None = None
 
 
 class _Seen:
@@ -152,20 +225,21 @@ class _Seen:
             else:
                 kind = own.lists(self.path, f"field {field}")
             columns[field] = f"f{field}", kind
-        return _Layout(lambda block: block.field, columns, "a column for each field")
+        return _Layout(lambda block: block.field, columns, "a column for each field", self.parts)
 
     def of_pairs(self) -> _Layout:
         ranges = [(own.low, own.high) for own in self.parts.values()]
         are_fields = len(self.widths) == 1 and all(one[1] < other[0] for one, other in pairwise(ranges))
         if are_fields and self.whole.is_one_value:
             columns = {place: (f"f{place + 1}", "category") for place in self.parts}
-            return _Layout(lambda block: block.place, columns, "a column of categories for each place of a line")
+            told = "a column of categories for each place of a line"
+            return _Layout(lambda block: block.place, columns, told, self.parts, len(columns))
         if len(self.whole.index) <= MANY:
             columns = {index: (f"f{index}", "number") for index in self.whole.index.tolist()}
             told = "a column of numbers for each index, 0 where a line has none"
-            return _Layout(lambda block: block.index, columns, told)
+            return _Layout(lambda block: block.index, columns, told, {})
         columns = {0: (LIST, self.whole.lists(self.path, "the file"))}
-        return _Layout(lambda block: block.field, columns, f"one column of lists, {LIST!r}")
+        return _Layout(lambda block: block.field, columns, f"one column of lists, {LIST!r}", {0: self.whole})
 
 
 def _values(kind: str, block: _Block, own: np.ndarray) -> pa.Array:
@@ -210,6 +284,7 @@ def _blocks(path: Path, is_ffm: bool) -> Iterator[_Block]:
         index = pairs[:, -2].astype(np.int64)
         block = _Block(
             labels=numbers[first],
+            number=np.array([number for number, _ in lines]),
             line=np.repeat(np.arange(len(lines)), counts),
             field=pairs[:, 0].astype(np.int64) if is_ffm else np.zeros(len(pairs), np.int64),
             index=index,

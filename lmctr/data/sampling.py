@@ -26,7 +26,7 @@ from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import find, is_schema
 from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, are_codes, kinds_in_json, number_form, stream_file
 from lmctr.utils.arrow import is_number
-from lmctr.utils.files import replacing
+from lmctr.utils.files import beside, replacing
 from lmctr.utils.progress import over
 from lmctr.utils.suggest import no_column, retold
 
@@ -48,7 +48,7 @@ def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) 
         find(str(path), "log")  # one of impressions is told as such
         schema = read_schema(path)
         path, column, reading = (
-            path.parent / schema.events.path,
+            beside(path.parent, schema.events.path),
             column or schema.columns.user.column,
             schema.events.reading(),
         )
@@ -72,7 +72,7 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     reading = {"delimiter": options.delimiter, "names": names}
     with (
         _in_utf8(Path(options.name), options.encoding) as text,
-        as_readers_take_it(text, say, names is not None) as path,
+        as_readers_take_it(text, say, names is not None, options.like and Path(options.like)) as path,
     ):
         _, rows = _copy(path, options.output, reading, partial(flat, source=path))
     say(f"{options.output}: {rows:,} rows")

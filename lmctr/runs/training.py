@@ -45,7 +45,7 @@ from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_metric_name, check_tables, says_of_stages
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
-from lmctr.training.processes import FirstProcess, leave_process_group
+from lmctr.training.processes import FirstProcess, leave_process_group, says_of_launch
 from lmctr.training.recency import no_times
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
@@ -339,7 +339,7 @@ class Training:
         self._loaded = True
         if self.args.recency_half_life is not None and self.view.lacks_times:
             raise no_times(self.args.recency_half_life)
-        lines = self.view.check()
+        lines = [*says_of_launch(self.args.world_size), *self.view.check()]
         if not self.folder.prepared:
             processor = self.view.make_processor()
             self.folder.path.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,12 @@ _PLACES = np.zeros((NUM_FACTORS, NUM_FACTORS), dtype=np.int64)
 _PLACES[_ROW, _COLUMN] = _PLACES[_COLUMN, _ROW] = np.arange(len(_ROW))
 
 
+def changed_settings() -> list[float]:
+    """The constants that factors and scores depend on, where they are not those of files from before fingerprints told them; none where they are."""
+    now = [NUM_FACTORS, RIDGE, CLICK_RIDGE, UNSEEN, HISTORY, FIRST, GROWTH, SWEEPS, NOISE]
+    return [] if now == [12, 15.0, 1.0, 0.05, 200, 100, 1.15, 2, 0.1] else now
+
+
 def factor_scores(
     user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool = False
 ) -> np.ndarray:

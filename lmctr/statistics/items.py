@@ -268,10 +268,10 @@ class ItemStatistics:
             raise ValueError(
                 f"{path}: item statistics of version {facts.get('version')}, accepted: {FORMAT_VERSION}; write it again with lmctr data statistics"
             )
-        own = StatisticsReader.from_dict(facts["reader"])
-        if reader is not None and reader.fingerprint != own.fingerprint:
+        reader = StatisticsReader.from_dict(facts["reader"]) if reader is None else reader
+        if reader.fingerprint != facts["fingerprint"]:
             raise ValueError(
-                f"{path}: written for other statistics or priors (checksum {own.fingerprint}) than the model's ({reader.fingerprint}); "
+                f"{path}: written for other statistics or priors (checksum {facts['fingerprint']}) than the model's ({reader.fingerprint}); "
                 "write it again with lmctr data statistics RUN"
             )
         state, course, categories, numbers, factors = {}, {}, {}, {}, {}
@@ -292,7 +292,7 @@ class ItemStatistics:
             elif name != "item_id":
                 state[name] = column.to_numpy(zero_copy_only=False)
         ids = table["item_id"].combine_chunks()
-        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, numbers, factors)
+        return cls(reader, ids, facts["time"], state, course, categories, numbers, factors)
 
 
 def _at(places: np.ndarray, values: np.ndarray, otherwise: Any) -> np.ndarray:

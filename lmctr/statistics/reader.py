@@ -27,7 +27,7 @@ from lmctr.utils.progress import step
 from lmctr.utils.suggest import refuse_unknown
 
 from .events import counted, log_signals
-from .factors import LEAST_SPREAD
+from .factors import LEAST_SPREAD, changed_settings
 from .states import Prior
 from .table import Statistic, context_values, context_word, resolve_statistics, statistic, whole_number
 
@@ -140,6 +140,7 @@ class StatisticsReader:
     def fingerprint(self) -> str:
         """Checksum of everything that the values depend on, but for the scales."""
         values = [self.names, self.prior, self.value_prior, self.strength, sorted(self.numbers.items())]
+        values += changed_settings() if any(row.of_factors for row in self.rows) else []
         return f"{zlib.crc32(json.dumps(values).encode()):08x}"
 
     @step("counting statistics")

@@ -223,7 +223,7 @@ def statistic(name: str) -> Statistic:
             transform = {"rate": "logit", "count": "log1p"}.get(what, "none")
             aggregation = "count" if what == "count" else "mean"
             missing = "the item has no category in the column"
-            column = "genres" if column == "genre" else column
+            column = _CALLED.get(column, column)
             return Statistic(name, "cross", transform, missing, aggregation, signal, 0, column, reduce)
     if (taste := _taste(name)) is not None:
         return taste
@@ -245,22 +245,30 @@ def _is_code(field: pa.Field) -> bool:
     return pa.types.is_integer(field.type) and is_called
 
 
+_CALLED = {"genre": "genres"}
+
+
+def catalogue_column(catalogue: pa.Table, name: str) -> str:
+    """The catalogue's own name of a statistic's column: those of a column `genre` are the statistics of `genres` where there is no such column."""
+    names = catalogue.column_names
+    return name if name in names else next((own for own in names if _CALLED.get(own) == name), name)
+
+
 def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
-    """Columns whose values are categories of items, by the rules of `MAX_CATEGORIES` and `MAX_COLUMNS`, `genres` first."""
+    """Columns whose values are categories of items, as statistics call them, by the rules of `MAX_CATEGORIES` and `MAX_COLUMNS`, `genres` first."""
     others: list[str] = []
     found = ["genres"] if "genres" in catalogue.column_names and is_list(catalogue.schema.field("genres").type) else []
     for field in catalogue.schema:
         if field.name in ("item_id", *found) or not (_holds_text(field.type) or _is_code(field)):
+            continue
+        if _CALLED.get(field.name) in catalogue.column_names:  # whose statistics have these names
             continue
         column = catalogue[field.name]
         values = pc.list_flatten(column) if is_list(field.type) else column.drop_null()
         count = len(pc.unique(values))
         if 2 <= count <= min(MAX_CATEGORIES, (len(column) - column.null_count) / 5):
             (others if count > FEW_CATEGORIES or _is_code(field) else found).append(field.name)
-    found += others
-    if "genres" not in found:  # their statistics have the names of those of `genres`
-        found = ["genres" if name == "genre" else name for name in found]
-    return tuple(found[:MAX_COLUMNS])
+    return tuple(_CALLED.get(name, name) for name in (found + others)[:MAX_COLUMNS])
 
 
 def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, Sequence[str | int]]:
@@ -273,8 +281,7 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     if name == ITEM:
         size = catalogue.num_rows
         return np.arange(size), np.ones(size, dtype=np.int64), range(size)
-    if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
-        name = "genre"
+    name = catalogue_column(catalogue, name)
     if name not in catalogue.column_names or not (
         _holds_text(kind := catalogue.schema.field(name).type) or is_list(kind) or pa.types.is_integer(kind)
     ):
@@ -294,9 +301,11 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
 
 
 def number_columns(catalogue: pa.Table) -> tuple[str, ...]:
-    """Numeric columns for which users may have a taste, beside `year`."""
+    """Numeric columns for which users may have a taste, beside `year`: no codes, whose order says nothing."""
     found = [
-        field.name for field in catalogue.schema if is_number(field.type) and field.name not in ("item_id", "year")
+        field.name
+        for field in catalogue.schema
+        if is_number(field.type) and field.name not in ("item_id", "year") and not _is_code(field)
     ]
     return tuple(found[:MAX_COLUMNS])
 
@@ -397,7 +406,9 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 found += _factors_of(log, graded)
                 continue
             if name == "full":
-                for column in columns[columns[:1] == ("genres",) :]:
+                for column in columns:
+                    if column == "genres":
+                        continue
                     several = is_list(catalogue.schema.field(column).type)
                     some += [f"{column}_{end}" for end in _CROSS if several or end.endswith("mean")]
                 some += [

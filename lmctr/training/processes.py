@@ -23,6 +23,18 @@ _SECONDS_TO_CLOSE = 10
 _numbers = count()
 
 
+def says_of_launch(world_size: int) -> list[str]:
+    """A line on `accelerate launch` that was asked for several processes and started one, as it does on the CPU unless a configuration file says
+    MULTI_GPU: it leaves the place where they would meet, and no ranks."""
+    env = os.environ
+    if world_size > 1 or "RANK" in env or "MASTER_PORT" not in env or "ACCELERATE_DYNAMO_USE_FULLGRAPH" not in env:
+        return []
+    return [
+        "accelerate launch was asked for several processes and started this one alone, as it does with --cpu: launch with --config_file "
+        "recipes/accelerate/cpu2.yaml, whose num_processes is the number, and set training.use_cpu true"
+    ]
+
+
 class FirstProcessError(ValueError):
     """The first process failed while this one waited for it; it says why itself."""
 

@@ -38,6 +38,14 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def beside(folder: str | Path, name: str | Path) -> Path:
+    """The path of what a file in a folder names, without steps down and up again, such as `shop/../x.csv`; where links make them lead elsewhere
+    they stay."""
+    path = Path(folder) / expanded(name)
+    short = os.path.normpath(path)
+    return Path(short) if os.path.realpath(short) == os.path.realpath(path) else path
+
+
 def for_arrow(path: str | Path) -> str:
     """A path of which pyarrow cannot take the start, as in exp:1/..., for the scheme of an address."""
     return os.path.abspath(path)

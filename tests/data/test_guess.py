@@ -127,6 +127,27 @@ def test_numbers_with_signs_of_thousands_in_logs_are_said(tmp_path):
     assert guess.title is None
 
 
+def test_ids_that_name_rows_of_a_log_are_left_out_as_those_of_a_table(tmp_path):
+    """Of the rows that have one; written as fractions too, and where a few come again, which would be read as numbers."""
+    draw = np.random.default_rng(0)
+    ids, has = draw.permutation(10**6)[:ROWS], draw.random(ROWS) < 0.5
+    half = [one if own else None for one, own in zip(ids.tolist(), has)]
+    more = {
+        "callID": half,
+        "couponID": [one and f"{one}.0" for one in half],
+        "token": [one and f"t{one}" for one in half],
+    }
+    more |= {"partID": ids[draw.integers(0, ROWS, ROWS)].tolist(), "cents": half}
+    guess, log = guessed(tmp_path / "e.csv", table(**more))
+    said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
+    assert {said[name] for name in ("callID", "couponID", "token")} == {
+        "left out: another value on (almost) every row"
+    }
+    assert said["partID"] == f"left out: {len({*more['partID']}):,} ids on {ROWS:,} rows"
+    assert said["cents"] == "context: numbers"
+    assert not {*more} - {"cents"} & {*log.context.column_names}
+
+
 def test_texts_that_the_prompt_leaves_out_are_said(tmp_path):
     items = {"item_id": list(range(120)), "title": [f"Thing {row}" for row in range(120)]}
     items |= {name: [f"Thing {row} is long told {name}" for row in range(120)] for name in ("about", "of")}

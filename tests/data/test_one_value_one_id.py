@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+import lmctr
 from lmctr.data import TabularFeatureProcessor
 from lmctr.data.features.canonical import canonical_text, canonical_words, neutral_text, neutral_words
 
@@ -241,6 +242,9 @@ def test_a_processor_without_the_types_of_its_values_is_refused(tmp_path):
     processor.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no value type of the field 'a'; fit anew"):
         TabularFeatureProcessor.from_pretrained(tmp_path)
+    lmctr.DNNForCTR(lmctr.DNNConfig(vocab_sizes=[4])).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"fit anew; save it with processor\.save_pretrained$"):
+        _ = lmctr.runs.load(tmp_path).processor
 
 
 def test_numbers_beyond_64_bits_in_numeric_fields():

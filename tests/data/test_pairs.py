@@ -15,10 +15,11 @@ from lmctr.cli.main import main
 from lmctr.data import pairs
 
 
-def converted(path, text=None, pack=bytes):
+def converted(path, text=None, pack=bytes, like=None):
     if text is not None:
         path.write_bytes(pack(text.encode()))
-    assert main(["data", "convert", str(path), "--output", str(path.parent / "rows.parquet"), "--quiet"]) == 0
+    words = ["data", "convert", str(path), "--output", str(path.parent / "rows.parquet")]
+    assert main([*words, *(["--like", str(like)] if like else ["--quiet"])]) == 0
     return pq.read_table(path.parent / "rows.parquet").to_pylist()
 
 
@@ -117,6 +118,68 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, text, message):
     assert "x.txt: " in error
     assert re.search(message, error), error
     assert not (tmp_path / "out.parquet").exists()
+
+
+TRIPLES = [
+    (0, ["0:5:1", "1:11:2", "3:31:1", "3:32:1", "4:41:0.5"]),
+    (1, ["1:11:-2", "0:6:1", "4:41:2", "4:43:1"]),
+] * 9
+PLACES = [(row % 2, [f"{1 + row % 4}:1", f"{10 + row % 5}:1"]) for row in range(40)]
+SPARSE = [(row % 2, [f"{1 + row % 3}:{row}", "9:1"]) for row in range(40)]
+MANY = [(row % 2, [f"{index}:1" for index in range(row, 40 * row + 2, 7)]) for row in range(40)]
+LIKE = {"triples": TRIPLES, "places": PLACES, "sparse": SPARSE, "many": MANY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "expected", "left"),
+    [
+        ("triples", ["1:11:0.5", "3:99:1"], {"f0": None, "f1": 0.5, "f3": "99", "f4": None}, None),
+        ("triples", ["7:1:1", "0:8:1", "8:1:1"], {"f0": "8", "f1": 0, "f3": None, "f4": None}, "2 values of fields"),
+        ("places", ["7:1", "99:1"], {"f1": "7", "f2": "99"}, None),
+        ("sparse", ["2:4", "5:1", "9:0.5"], {"f1": 0, "f2": 4, "f3": 0, "f9": 0.5}, "1 values of indices"),
+        ("many", ["2:1", "70000:1"], {"features": "2|70000"}, None),
+    ],
+)
+def test_a_test_part_has_the_columns_of_its_training_part(tmp_path, capsys, kind, entries, expected, left):
+    train = tmp_path / "train.bz2"
+    train.write_bytes(bz2.compress(lines_of(LIKE[kind]).encode()))
+    found = converted(tmp_path / "test.txt", f"\n1 {' '.join(entries)}\n", like=train)
+    assert found == [{"label": 1, **expected}]
+    told = capsys.readouterr().out
+    assert "the columns of train" in told
+    strange = entries[0].split(":")[0] if kind == "triples" else "5"
+    assert (left is None) or f"{left} that it has none of are left out, such as {strange} in line 2" in told
+    assert ("left out" in told) == (left is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "message"),
+    [
+        ("triples", ["0:5:2"], "line 3: 5:2 does not go into the column 'f0', which holds one index of a line, of the value 1"),
+        ("triples", ["0:5:1", "0:6:1"], "line 3: 6:1 does not go into the column 'f0'"),
+        ("triples", ["1:12:1"], "line 3: 12:1 does not go into the column 'f1', which holds the value of the index 11 alone"),
+        ("triples", ["3:31:3"], "line 3: 31:3 does not go into the column 'f3', which holds lists of indices of the value 1"),
+        ("triples", ["4:41:-1"], "line 3: 41:-1 does not go into the column 'f4', .* weighted by values of at least 0"),
+        ("places", ["1:1"], "line 3 has 1 pairs, and each of .*train.txt has 2"),
+        ("places", ["11:1", "12:1"], "line 3: 11:1 does not go into the column 'f1', .* from 1 to 4 in .*train.txt"),
+        ("places", ["1:1", "2:1"], "line 3: 2:1 does not go into the column 'f2', .* from 10 to 14"),
+        ("many", ["1:2"], "line 3: 1:2 does not go into the column 'features'"),
+        ("sparse", ["1:2:1"], "--like .*train.txt: no file of a label and field:index:value triples, as test.txt is"),
+        ("none", ["1:1"], "--like .*train.txt: no file of a label and index:value pairs"),
+    ],
+)  # fmt: skip
+def test_what_the_columns_of_the_training_part_cannot_hold_is_refused(tmp_path, capsys, kind, entries, message):
+    if kind in LIKE:
+        (tmp_path / "train.txt").write_text(lines_of(LIKE[kind]))
+    good = {"triples": "0 0:5:1\n", "places": "0 1:1 10:1\n", "sparse": "", "many": "0 1:1\n"}.get(kind, "")
+    (tmp_path / "test.txt").write_text(f"{good}\n1 {' '.join(entries)}\n")
+    words = ["data", "convert", str(tmp_path / "test.txt"), "--output", str(tmp_path / "out.parquet")]
+    assert main([*words, "--like", str(tmp_path / "train.txt")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    (tmp_path / "test.txt").write_text("a,b\n1,2\n")
+    assert main([*words, "--like", str(tmp_path / "train.txt")]) == 2
+    assert "test.txt: holds no lines of LIBSVM or libffm; leave out --like" in capsys.readouterr().err
 
 
 def test_from_libffm_to_scores(tmp_path, capsys):

@@ -382,23 +382,29 @@ def test_statistics_of_the_context_stay_where_it_has_new_values(family, tmp_path
         trained(dataclasses.replace(newer, context=wider), "wider", **more)
 
 
-def test_statistics_stay_where_a_column_of_items_has_come_to_be_a_category(tmp_path, capsys):
+def test_statistics_stay_where_a_column_of_items_has_come_to_be_a_category(tmp_path, capsys, monkeypatch):
     """With more items the same kinds are few of each; and with fewer the earlier run's statistics by them are counted as before."""
 
     def trained(folder, items, kinds, **overrides):
         draw = np.random.default_rng(6)
         catalogue = {"item_id": np.arange(items), "kind": [f"k{number % kinds}" for number in range(items)]}
+        catalogue |= {"shop_id": np.arange(items) // 2}
         columns = (draw.integers(0, 20, 600), draw.integers(0, items, 600), np.arange(600), draw.integers(0, 2, 600))
         log = InteractionLog.from_columns(*columns, catalogue=pa.table(catalogue))
         data = {"statistics": ["full"], "baselines": False, "name": str(log.save(tmp_path / f"log-{folder}"))}
         return lmctr.runs.train({**RECIPE, "data": data}, output_dir=tmp_path / folder, overrides=overrides)
 
-    first = trained("first", 30, 10)
+    with monkeypatch.context() as patch:  # earlier releases took every number for one that users may have a taste for
+        patch.setattr("lmctr.statistics.table._is_code", lambda field: False)
+        first = trained("first", 30, 10)
+    assert "rate_taste_shop_id" in first.processor.statistics_reader.names
     capsys.readouterr()
     second = trained("second", 60, 10, **STILL, **{"training.from_run": str(first.path)})
     assert "; it has no statistic by kind of the items: as it was trained" in capsys.readouterr().out
     assert second.processor.statistics_reader.to_dict() == first.processor.statistics_reader.to_dict()
     counted = trained("counted", 60, 10)
-    assert "kind_rate_mean" in counted.processor.statistics_reader.names
+    names = counted.processor.statistics_reader.names
+    assert "kind_rate_mean" in names
+    assert not any("taste_shop_id" in name for name in names)
     third = trained("third", 60, 20, **STILL, **{"training.from_run": str(counted.path)})
     assert third.processor.statistics_reader.to_dict() == counted.processor.statistics_reader.to_dict()

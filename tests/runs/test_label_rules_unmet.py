@@ -6,12 +6,12 @@ import yaml
 import lmctr
 
 
-def trained(folder, reads, family, rule, test_words=("No",)):
-    """A training on a file of 240 rows, of a log or of a table of two files."""
+def trained(folder, reads, family, rule, test_words=("No",), more=None):
+    """A training on a file of 240 rows, of a log or of a table of two files; `more` is a second label."""
 
     def write(name, count, words):
-        rows = [f"{n % 9},{n % 7},{1_700_000_000 + 60 * n},{words[n % len(words)]}\n" for n in range(count)]
-        (folder / name).write_text("user,item,time,clicked\n" + "".join(rows))
+        rows = [f"{n % 9},{n % 7},{1_700_000_000 + 60 * n}{2 * f',{words[n % len(words)]}'}\n" for n in range(count)]
+        (folder / name).write_text("user,item,time,clicked,sold\n" + "".join(rows))
 
     write("rows.csv", 240, ("Yes", "No", ""))
     write("test.csv", 60, test_words)
@@ -19,11 +19,14 @@ def trained(folder, reads, family, rule, test_words=("No",)):
     if reads == "log":
         schema = {"events": {"path": "rows.csv"}}
         schema["columns"] = {"user": "user", "item": "item", "time": "time", "label": label}
+        schema["columns"] |= {} if more is None else {"extra_labels": {"sold": more}}
     else:
         schema = {"files": {"train": "rows.csv", "test": "test.csv"}, "label": label}
+        schema |= {} if more is None else {"label": None, "labels": [label, more]}
         schema["fields"] = [{"name": name, "type": "categorical"} for name in ("user", "item")]
     (folder / "schema.yaml").write_text(yaml.safe_dump({"name": "shop", **schema}))
     data = {"name": str(folder / "schema.yaml"), "baselines": False}
+    data |= {} if more is None or reads == "table" else {"tasks": ["label", "sold"]}
     recipe = {"data": data, "model": {"family": family}, "training": {"max_steps": 1, "use_cpu": True}}
     return lmctr.runs.train(recipe, output_dir=folder / "run")
 
@@ -47,3 +50,11 @@ def test_a_rule_that_some_file_follows_is_not_told(tmp_path):
 
 def test_a_rule_that_values_follow_trains(tmp_path):
     assert trained(tmp_path, "log", "din", {"equals": "Yes"}).metrics["steps"] == 1
+
+
+@pytest.mark.parametrize(("reads", "family"), [("log", "din"), ("table", "dnn")])
+def test_a_further_label_of_one_class_in_training(tmp_path, reads, family):
+    sold = {"column": "sold", "equals": "Sold", "missing": "history" if reads == "log" else "drop"}
+    told = r"the train \(label 'sold'\) part .*only the label 0; .*sold = Sold.*found: 'Yes', 'No'"
+    with pytest.raises(ValueError, match=told):
+        trained(tmp_path, reads, family, {"equals": "Yes"}, ("Yes", "No"), more=sold)

@@ -11,6 +11,8 @@ import pytest
 import torch
 import warm
 import yaml
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
 import lmctr
 from lmctr.cli.main import main
@@ -224,6 +226,24 @@ def test_the_precision_of_the_launcher(tmp_path, monkeypatch):
     chosen = json.loads(auto.folder.precision.read_text())["bf16"]
     expected = weights[0 if chosen else 3]
     assert all(torch.equal(weights[2][key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_launch_that_started_one_of_several_processes(tmp_path, monkeypatch, capsys, number):
+    """What `accelerate launch --cpu --num_processes 2` without a configuration file leaves in the one process that it starts."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    arguments = launch_command_parser().parse_args(["--cpu", f"--num_processes={number}", "-m", "lmctr"])
+    arguments.use_cpu, arguments.num_machines, arguments.mixed_precision, arguments.dynamo_backend = (
+        True,
+        1,
+        "no",
+        "no",
+    )
+    for name, value in prepare_simple_launcher_cmd_env(arguments)[1].items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", str(recipe(tmp_path, epochs=1)), "--output-dir", str(tmp_path / "run")]) == 0
+    told = "asked for several processes and started this one alone" in capsys.readouterr().out
+    assert told == (number > 1)
 
 
 def test_the_state_of_shared_tables_goes_on(tmp_path):

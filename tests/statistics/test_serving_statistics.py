@@ -265,6 +265,24 @@ def test_errors(tmp_path):
         ItemStatistics.load(path, other)
 
 
+def test_what_was_counted_with_other_constants_of_factors_is_refused(tmp_path, monkeypatch):
+    log, path = make_log(0), tmp_path / "items.parquet"
+    plain, scored = (StatisticsReader.fit(log, np.arange(100), names) for names in ("full", ["full", "factors"]))
+    table = ItemStatistics.from_log(log, scored)
+    table.save(path)
+    state = UserStatistics(scored, table).to_dict()
+    monkeypatch.setattr("lmctr.statistics.factors.RIDGE", 14.0)
+    assert StatisticsReader.from_dict(plain.to_dict()).fingerprint == plain.fingerprint
+    later = StatisticsReader.from_dict(scored.to_dict())
+    for reader in (later, None):
+        with pytest.raises(
+            ValueError, match=f"written for other .*checksum {scored.fingerprint}.*{later.fingerprint}"
+        ):
+            ItemStatistics.load(path, reader)
+    with pytest.raises(ValueError, match="was made for other statistics or priors"):
+        UserStatistics.from_dict(state, later, ItemStatistics.from_log(log, later))
+
+
 @pytest.mark.parametrize("every", [2, 5])
 def test_a_coarse_table_tells_steps_of_courses_only(every, tmp_path):
     log = make_log(2, num_events=600)

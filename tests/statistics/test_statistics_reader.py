@@ -399,6 +399,34 @@ def test_columns_of_many_categories_are_counted_by_behind_those_of_few():
     assert category_columns(lists) == ("genres", "skill", "shop")
 
 
+def test_fingerprints_are_those_of_earlier_releases():
+    """Tables of items and states of users hold them."""
+    reader = StatisticsReader(("rate_factor_score", "user_rate"), 0.25, numbers={"residual": [0.0, 0.5]})
+    assert reader.fingerprint == "f88d3c81"
+
+
+def test_genre_beside_other_columns_and_beside_genres():
+    """Statistics of `genre` have the names of those of `genres`, wherever it stands; of both columns `genres` has them."""
+    log, rows = make_log(genres=False, values=False), range(30)
+    plain = log.catalogue.append_column("kind", pa.array([f"k{row % 3}" for row in rows]))
+    for name in ("genre", "genres"):
+        log.catalogue = plain.append_column(name, pa.array([f"g{row % 4}" for row in rows]))
+        assert category_columns(log.catalogue) == ("kind", "genres")
+        names = resolve_statistics("full", log)
+        assert {"kind_rate_mean", "genre_rate_mean"} < set(names)
+        assert "genres_rate_mean" not in names  # the same once more
+    many = log.catalogue.drop_columns(["genres"]).append_column("genres", pa.array([f"g{row}" for row in rows]))
+    assert category_columns(many.append_column("genre", plain["kind"])) == ("kind",)  # not "genres", of another column
+
+
+def test_codes_of_items_are_no_numbers_that_users_have_a_taste_for():
+    log = make_log(genres=False)
+    log.catalogue = pa.table({"brand_id": np.arange(30) % 5, "price": np.arange(30), "item_id": np.arange(30)})
+    tastes = {name for name in resolve_statistics("full", log) if "_taste_" in name}
+    assert {name.rpartition("_taste_")[2] for name in tastes} == {"mean", "count", "price"}
+    assert resolve_statistics("rate_taste_brand_id", log) == ("rate_taste_brand_id",)  # by its own name it is one
+
+
 def test_a_single_name_that_cannot_be_given_is_an_error():
     log, bare = make_log(), make_log(genres=False, values=False)
     with pytest.raises(ValueError, match="'user_rat' is no statistic; did you mean 'user_rate'"):

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lmctr.data
 from lmctr.utils.files import (
+    beside,
     parse_json,
     parse_yaml,
     read_json,
@@ -205,3 +207,25 @@ def test_a_folder_appears_whole_or_not_at_all(is_there, tmp_path):
     with whole_folder(place) as made:
         (made / "later").touch()
     assert not (place / "later").exists()
+
+
+def test_what_a_file_names_beside_itself_goes_no_way_down_and_up_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("shop", "far/away"):
+        Path(folder).mkdir(parents=True)
+    Path("link").symlink_to("far/away")
+    assert str(beside("shop", "../x.csv")) == "x.csv"
+    assert str(beside("", "./shop//x.csv")) == "shop/x.csv"
+    assert str(beside("..", "x.csv")) == "../x.csv"
+    assert beside("shop", "/data/x.csv") == Path("/data/x.csv")
+    assert str(beside("link", "../x.csv")) == "link/../x.csv"  # is far/x.csv
+    columns = {"user": "u", "item": "i", "time": "t", "label": "y"}
+    Path("shop/log.yaml").write_text(json.dumps({"name": "shop", "events": "../rows.csv", "columns": columns}))
+    files = {"train": "../rows.csv", "test": "../rows.csv"}
+    field = {"name": "u", "type": "categorical"}
+    Path("shop/table.yaml").write_text(json.dumps({"files": files, "label": "y", "fields": [field]}))
+    ads = {"impression": "r", "rank": "i", "ecpm": "e"}
+    Path("shop/ads.yaml").write_text(json.dumps({"name": "shop", "impressions": "../rows.csv", "columns": ads}))
+    for load, name in ((lmctr.data.load_log, "log"), (lmctr.data.load, "table"), (lmctr.data.load, "ads")):
+        with pytest.raises(FileNotFoundError, match=r"^rows\.csv: no such file"):
+            load(f"shop/{name}.yaml")

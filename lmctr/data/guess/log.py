@@ -406,11 +406,8 @@ class _LogGuesser(Guesser):
                 of_items.append(name)
             elif per_user and self.found.users is None:
                 of_users.append(name)
-            elif (
-                distinct is not None and distinct > 50 and distinct > len(values) * 0.9
-            ) and not pa.types.is_floating(values.type):
-                amounts = self._amounts(values.drop_null(), name.lower())
-                self._say("left out", name, f"another value on (almost) every row{amounts}")
+            elif why := self._names_rows(name, values):
+                self._say("left out", name, why)
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
@@ -423,6 +420,16 @@ class _LogGuesser(Guesser):
             else:
                 context.append(name)
         return of_items, of_users, context
+
+    def _names_rows(self, name: str, values: pa.Array) -> str:
+        """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""
+        distinct, known = self.events.distinct.get(name), values.drop_null()
+        is_code = self._is_called_code(name, known)
+        if distinct is None or distinct <= 50 or (pa.types.is_floating(values.type) and not is_code):
+            return ""
+        if distinct > 0.9 * len(known if is_code or is_text(values.type) else values):
+            return f"another value on (almost) every row{self._amounts(known, name.lower())}"
+        return f"{distinct:,} ids on {len(known):,} rows" if is_code and distinct > 0.5 * len(known) else ""
 
     @staticmethod
     def _follows(codes: pa.Array, values: pa.Array) -> bool:

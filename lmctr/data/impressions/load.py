@@ -46,7 +46,7 @@ from lmctr.data.reading import read_table
 from lmctr.data.schemas import ColumnName, InfoKeys, ReadingKeys, SchemaWording, info_values, short_for
 from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
-from lmctr.utils.files import expanded, read_yaml
+from lmctr.utils.files import beside, expanded, read_yaml
 from lmctr.utils.suggest import no_column
 from lmctr.utils.values import Values, read_values
 
@@ -105,7 +105,7 @@ def impressions_from_schema(
     """
     where = str(schema)
     keys = read_values(ImpressionSchema, read_yaml(schema), SchemaWording(where))
-    file = Path(schema).parent / keys.impressions
+    file = beside(Path(schema).parent, keys.impressions)
     if path is not None:
         file = expanded(path)
         file = file / Path(keys.impressions).name if file.is_dir() else file

@@ -52,7 +52,7 @@ from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
-from lmctr.utils.files import expanded
+from lmctr.utils.files import beside, expanded
 from lmctr.utils.measure import release_memory
 from lmctr.utils.suggest import LISTED, first_quoted
 
@@ -143,7 +143,7 @@ def log_from_file(
 
 
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
-    file = folder / expanded(events.path)
+    file = beside(folder, events.path)
     types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
     if checked_file(file, events.format)[1] == "jsonl":  # where texts may stand among numbers
         own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
@@ -153,7 +153,7 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
             types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
-        name: _read_attributes(part, key, ids, folder / part.path, progress)
+        name: _read_attributes(part, key, ids, beside(folder, part.path), progress)
         for name, part, key, ids in spec.tables()
         if part.path is not None
     }

@@ -53,7 +53,7 @@ from lmctr.data.schemas import (
     short_for,
 )
 from lmctr.utils.arrow import is_list
-from lmctr.utils.files import expanded, read_yaml
+from lmctr.utils.files import beside, expanded, read_yaml
 from lmctr.utils.values import Values, read_values
 
 from .joined import JoinedSpec, joined_files, joined_to
@@ -295,22 +295,22 @@ def source_from_schema(
     labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
     is_file = path is not None and folder.is_file()
-    beside = Path(schema).parent if is_file else folder
+    of_joined = Path(schema).parent if is_file else folder
     if is_file and any(parts.values()):
         raise ValueError(
             f"path: {path} is a file, and the schema {where} has {len([*filter(None, parts.values())]) + 1} files; give a folder of them."
         )
     return table_source(
-        folder if is_file else folder / files.train,
+        folder if is_file else beside(folder, files.train),
         keys.label,
         keys.fields,
         labels=labels,
-        **{part: None if name is None else folder / name for part, name in parts.items()},
+        **{part: None if name is None else beside(folder, name) for part, name in parts.items()},
         group=keys.group,
         time=time.column,
         time_format=time.format if time.unit == "s" else time.unit,
         weight=keys.weight,
-        joined=[own.model_copy(update={"path": str(beside / own.path)}) for own in keys.joined],
+        joined=[own.model_copy(update={"path": str(beside(of_joined, own.path))}) for own in keys.joined],
         **{key: value for key, value in given.items() if value is not None},
         **keys.reading(),
         info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),

@@ -482,19 +482,23 @@ def check_ids(key: str, ids: torch.Tensor, limits: torch.Tensor, names: Sequence
         )
 
 
-def check_finite(key: str, values: torch.Tensor, names: Sequence[str]) -> None:
-    """(B, F) numbers; errors as those of `check_ids`."""
+def check_finite(key: str, values: torch.Tensor, names: Sequence[str], dtype: torch.dtype | None = None) -> None:
+    """(B, F) numbers, and what they are as a `dtype`; errors as those of `check_ids`."""
     if torch.compiler.is_exporting():
         return
-    good = values.sum(dtype=torch.float32).isfinite()  # one pass; infinities and NaN survive a sum
+    cast = values if dtype is None else values.to(dtype)
+    good = cast.sum(dtype=torch.float32).isfinite()  # one pass; infinities and NaN survive a sum
     if not good.is_cpu or torch.compiler.is_compiling():
         torch._assert_async(good, f"{key}: a value is not finite; the CPU names field and value")
-    elif not good and not values.isfinite().all():
-        row, field = values.isfinite().logical_not().nonzero()[0].tolist()
-        raise ValueError(
-            f"{key}: field {names[field]!r} has {values[row, field].item()} in row {row}; fill missing values before the "
-            "model, as the processor does"
-        )
+    elif not good and not cast.isfinite().all():
+        row, field = cast.isfinite().logical_not().nonzero()[0].tolist()
+        value = values[row, field]
+        remedy = "; fill missing values before the model, as the processor does"
+        if value.isfinite():
+            remedy = (
+                f", too large for {dtype}, which ends at {torch.finfo(dtype).max:,.0f}; compute in bfloat16 or float32"
+            )
+        raise ValueError(f"{key}: field {names[field]!r} has {value.item()} in row {row}{remedy}")
 
 
 def flat_columns(dims: Sequence[int], order: Sequence[int]) -> list[int]:

@@ -131,10 +131,12 @@ class ImpressionEmbedding(DerivedBuffers):
             dtype: of the result; default: the table's.
 
         Raises:
-            ValueError: an input is missing, has another shape or type, or holds an id outside its field's table or a number that is not finite.
+            ValueError: an input is missing, has another shape or type, or holds an id outside its field's table or a number that is not finite as a
+                `dtype`.
                 On accelerators values (not shapes) are checked by an assertion on the device.
         """
-        parts = self._fields("user", input_ids, numeric_values)
+        dtype = self.dtype if dtype is None else dtype
+        parts = self._fields("user", input_ids, numeric_values, dtype)
         count = len(self.sequence_sizes)
         check_given("user_sequence_ids", sequence_ids, count)
         if count:
@@ -142,7 +144,7 @@ class ImpressionEmbedding(DerivedBuffers):
             check_ids("user_sequence_ids", sequence_ids, self.sequence_limits, self.config_values["user"][2][-count:])
             pooled = self.pooling(*self.table.sequence_vectors(sequence_ids, self.sequence_starts.unsqueeze(-1)))
             parts.insert(bool(self.config_values["user"][0]), pooled.flatten(1))
-        return self._joined(parts, dtype)
+        return torch.cat([part.to(dtype) for part in parts], dim=1)
 
     def ad(
         self,
@@ -151,10 +153,11 @@ class ImpressionEmbedding(DerivedBuffers):
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
         """(R, Fa) ids and (R, Na) numbers to (R, A). As `user`."""
-        return self._joined(self._fields("ad", input_ids, numeric_values), dtype)
+        dtype = self.dtype if dtype is None else dtype
+        return torch.cat([part.to(dtype) for part in self._fields("ad", input_ids, numeric_values, dtype)], dim=1)
 
     def _fields(
-        self, side: str, input_ids: torch.Tensor | None, numeric_values: torch.Tensor | None
+        self, side: str, input_ids: torch.Tensor | None, numeric_values: torch.Tensor | None, dtype: torch.dtype
     ) -> list[torch.Tensor]:
         sizes, num_numeric, names = self.config_values[side]
         check_given(f"{side}_input_ids", input_ids, len(sizes))
@@ -166,13 +169,9 @@ class ImpressionEmbedding(DerivedBuffers):
             parts.append(self.table(input_ids.long() + getattr(self, f"{side}_starts")).flatten(1))
         if num_numeric:
             check_shape(f"{side}_numeric_values", numeric_values, num_numeric, 2, is_ids=False)
-            check_finite(f"{side}_numeric_values", numeric_values, names[len(sizes) :])
+            check_finite(f"{side}_numeric_values", numeric_values, names[len(sizes) :], dtype)
             parts.append(numeric_values)
         return parts
-
-    def _joined(self, parts: list[torch.Tensor], dtype: torch.dtype | None) -> torch.Tensor:
-        dtype = self.dtype if dtype is None else dtype
-        return torch.cat([part.to(dtype) for part in parts], dim=1)
 
 
 class ImpressionLoss(nn.Module):

@@ -36,8 +36,20 @@ class RowNorm(nn.BatchNorm1d):
     those of each process's rows, unless the model is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
     """
 
+    def check_variances(self) -> None:
+        """Raises `ValueError` where float16 made variances infinite, by which what is normalised would be 0; on accelerators an assertion."""
+        if self.running_var.dtype != torch.float16 or torch.compiler.is_exporting():
+            return
+        words = "batch normalisation: a variance is too large for float16, which ends at 65,504; compute in bfloat16 or float32"
+        good = self.running_var.isfinite().all()
+        if not good.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(good, words)
+        elif not good:
+            raise ValueError(words)
+
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(R, size) to the same; R = 0 is fine."""
+        """(R, size) to the same; R = 0 is fine. Raises `ValueError` as `check_variances`."""
+        self.check_variances()
         if self.training and states.shape[0] < 2:
             mean, var = self.running_mean, self.running_var
             return nn.functional.batch_norm(states, mean, var, self.weight, self.bias, False, 0.0, self.eps)

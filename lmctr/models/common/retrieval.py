@@ -183,13 +183,15 @@ class SplitTowers(nn.Module):
 
 @torch.no_grad()
 def fold_mlp(mlp: FoundationMLP, output: nn.Linear | None = None) -> FoldedMLP:
-    """The evaluation mode of a foundation MLP, normalisation folded, with its output layer or, where it has none, `output`."""
+    """The evaluation mode of a foundation MLP, normalisation folded, with its output layer or, where it has none, `output`.
+    Raises `ValueError` as [`RowNorm.check_variances`]."""
     output = mlp.output if output is None else output
     folded = FoldedMLP(mlp.in_size, [layer.linear.out_features for layer in mlp.layers], output.out_features)
     folded.to(output.weight.device, output.weight.dtype)
     for layer, linear, activation in zip(mlp.layers, folded.linears, folded.activations):
         # W (g (x - mean) / sqrt(var + eps) + beta) + b = (W s) x + W (beta - mean s) + b, s = g / sqrt(var + eps), in float64.
         norm, weight = layer.norm, layer.linear.weight.double()
+        norm.check_variances()
         scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
         shift = norm.bias.double() - norm.running_mean.double() * scale
         linear.weight.copy_(weight * scale)

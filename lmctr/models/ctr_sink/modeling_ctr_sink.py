@@ -92,6 +92,15 @@ class CTRSinkPreTrainedModel(CTRPreTrainedModel):
         else:
             super()._init_weights(module)
 
+    def _set_gradient_checkpointing(self, enable: bool = True, *args, **kwargs) -> None:
+        is_reentrant = getattr(kwargs.get("gradient_checkpointing_func"), "keywords", {}).get("use_reentrant")
+        if enable and is_reentrant and getattr(self.config.text_config, "relative_attention", False):
+            raise ValueError(
+                f"gradient_checkpointing_kwargs: use_reentrant=true does not work with a {self.config.text_config.model_type}, all layers of which read "
+                "the same relative positions; set it to false"
+            )
+        super()._set_gradient_checkpointing(enable, *args, **kwargs)
+
 
 class CTRSinkModel(CTRSinkPreTrainedModel):
     """The backbone with [SINK] embeddings and sink-bias attention; returns last hidden states.

@@ -13,6 +13,7 @@ import numpy as np
 
 from lmctr.auto import AutoModelForCTR
 from lmctr.data.logs.splits import PARTS
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
@@ -408,19 +409,22 @@ def checksum(*arrays: np.ndarray | None) -> str:
 
 def check_part(
     part: str,
-    labels: np.ndarray,
+    labels: Mapping[str, np.ndarray],
     weight: np.ndarray | None = None,
-    unmet: Callable[[], str] = lambda: "",
+    unmet: Callable[[str], str] = lambda task: "",
 ) -> None:
-    """Raises `ValueError` for labels of a part, -100 where there is none, that are of one class only where the weight is above 0; `unmet` gives
-    words on a label rule that no value of the data follows."""
+    """Raises `ValueError` for labels of a part by task, below 0 where there is none, that are of one class only where the weight is above 0; `unmet`
+    gives words on a task's label rule that no value of the data follows. Parts that only measure may go without the metrics of further tasks."""
     remedy = "change data.fractions, data.split, data.max_eval_samples or the label rule"
-    try:
-        check_labels(f"the {part} part", labels, remedy, weight)
-    except ValueError:
-        if not (words := unmet()):
-            raise
-        check_labels(f"the {part} part", labels, f"{words}; change the label rule", weight)
+    for task, own in [*labels.items()][: None if part == "train" else 1]:
+        name = f"the {part} part" if len(labels) == 1 else f"the {part} (label {task!r}) part"
+        own = np.where(own < 0, IGNORED_LABEL, own)
+        try:
+            check_labels(name, own, remedy, weight)
+        except ValueError:
+            if not (words := unmet(task)):
+                raise
+            check_labels(name, own, f"{words}; change the label rule", weight)
 
 
 def _is_positive(labels: np.ndarray, axes: int) -> np.ndarray:

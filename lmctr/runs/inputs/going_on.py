@@ -14,7 +14,7 @@ from lmctr.data.reading import MissingColumnsError
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import resolve_statistics, statistic
-from lmctr.statistics.table import ITEM
+from lmctr.statistics.table import ITEM, Statistic, catalogue_column
 from lmctr.training.growth import carry_optimizer, carry_weights
 from lmctr.utils.suggest import first_of
 
@@ -73,14 +73,16 @@ class GoingOn:
         wanted, before = self.data["statistics"], tuple(earlier)
         names = resolve_statistics(wanted, log) if wanted else ()
         asked = (RunFolder(self.before).recipe() or {}).get("data", {}).get("statistics")
-        (others, columns, categories), (others_before, known, counted) = _parted(names), _parted(before)
+        (others, columns, read), (others_before, known, read_before) = _parted(names), _parted(before)
         context = set() if log.context is None else set(log.context.column_names)
-        items = {*log.catalogue.column_names, *(["genres"] if "genre" in log.catalogue.column_names else [])}
-        if wanted != asked or others != others_before or not columns <= known <= context or not counted <= items:
+        lost = [
+            name for name in read_before if catalogue_column(log.catalogue, name) not in log.catalogue.column_names
+        ]
+        if wanted != asked or others != others_before or not columns <= known <= context or lost:
             self.refuse_changes([("data.statistics", names, before)])
         new = [name.removeprefix("context:") for name in names if name not in before and name.startswith("context:")]
         told = f"; it has no statistic of {first_of(new)} of the context: read as unknown values" if new else ""
-        more = sorted(categories - counted)
+        more = sorted(read - read_before)
         return told + (f"; it has no statistic by {first_of(more)} of the items: as it was trained" if more else "")
 
     def say_times(self, time: np.ndarray, splits: Splits) -> None:
@@ -166,8 +168,14 @@ def _share(model: Any) -> float:
 
 
 def _parted(names: Sequence[str]) -> tuple[list[str], set[str], set[str]]:
-    """Of statistics those that read neither the context nor categories of items, the columns of the context that the others read, and those of items."""
+    """Of statistics those that read columns neither of the context nor of items, the columns of the context that the others read, and those of items."""
     rows = [statistic(name) for name in names]
     context = {row.feature.partition("=")[0] for row in rows if row.family == "context"}
-    categories = {row.column for row in rows} - {"", ITEM}
-    return [row.name for row in rows if row.family != "context" and row.column not in categories], context, categories
+    read = {column for row in rows if (column := _column_read(row))}
+    return [row.name for row in rows if row.family != "context" and not _column_read(row)], context, read
+
+
+def _column_read(row: Statistic) -> str:
+    """The column of the items that a statistic counts by, or whose numbers it is a taste for; empty where there is none that data may lack."""
+    taste = row.feature if row.aggregation == "taste" and row.feature not in ("mean", "count", "year") else ""
+    return taste or row.column.replace(ITEM, "")

@@ -109,9 +109,9 @@ class LogInput(InputKind):
         unmet = self.log.info.extra.get(UNMET_RULES, {})
         for part in parts:
             events = self.splits[part]
-            events = events[self.first_label()[events] >= 0]
+            labels = dict(zip(self.tasks, self._labels_of(events).T))
             weight = None if self.log.weight is None else self.log.weight[events]
-            check_part(part, self.first_label()[events], weight, lambda: unmet.get(self.tasks[0], ""))
+            check_part(part, labels, weight, lambda task: unmet.get(task, ""))
 
     def first_label(self) -> np.ndarray:
         """(E,) labels of the first task, which metrics without a task's name measure."""

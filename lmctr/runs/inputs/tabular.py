@@ -265,11 +265,7 @@ class TabularInput(GoingOn, StoredInput):
         for part in parts:
             rows = self.rows(part)
             weight = None if self.store.weight is None else np.asarray(self.store.weight[rows])
-            for task, labels in self._labels_by_task(rows).items():
-                # a part where a rarer label has one value only goes without that task's metrics
-                if task == self.tasks[0] or part == "train":
-                    name = part if len(self.tasks) == 1 else f"{part} (label {task!r})"
-                    check_part(name, labels, weight, lambda task=task: self._unmet_rule(task))
+            check_part(part, self._labels_by_task(rows), weight, self._unmet_rule)
 
     def _unmet_rule(self, task: str) -> str:
         """Words on a task's label rule that no value of the data follows; else none."""

@@ -217,7 +217,8 @@ class DesignOptions(SizeGridOptions, ResultFolder):
 
     fit: str | None = option("metric by FLOPs per sample, from `lmctr scaling fit`", None, metavar="FIT.json")
     costs: str | None = option(
-        "machine costs: .json of `lmctr scaling cost`, or .csv with a column sizes or flops, and one machines or cost",
+        "machine costs: .json of `lmctr scaling cost`, or .csv with a column sizes or flops, and one machines or cost; what was measured several times "
+        "has the geometric mean",
         None,
         metavar="FILE",
     )

@@ -138,6 +138,22 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
     )  # positions of rotary embeddings are not rounded
 
 
+@pytest.mark.parametrize("backbone", ["deberta-v2", "bert", "qwen2"])
+def test_reentrant_checkpoints_have_the_same_gradients_or_are_refused(backbone):
+    model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0).train()
+    if backbone == "deberta-v2":
+        with pytest.raises(ValueError, match="use_reentrant=true does not work with a deberta-v2"):
+            model.gradient_checkpointing_enable({"use_reentrant": True})
+        return
+    grads = []
+    for enable in (model.gradient_checkpointing_disable, model.gradient_checkpointing_enable):
+        enable(*[{"use_reentrant": True}] * len(grads))
+        model.zero_grad()
+        model(**batch_of(model.config), labels=LABELS).loss.backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*grads, atol=1e-5, rtol=1e-4)
+
+
 @every_type
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_sinks_apart_from_the_fused_attention_have_the_same_gradients(backbone, side, monkeypatch):
