@@ -85,6 +85,10 @@ def grouped_auc(
     A group counts with the number (with `sample_weight`: the weight) of all its samples, or each group alike (UAUC, when the
     groups are users). Groups with one class have no AUC and are left out of both sums.
 
+    Samples of a user at different times are pairs that no list holds. A score that has seen the earlier of their labels loses by it here: after a
+    click it is higher, and of the clicks that the user has, one fewer is left. So the exact probabilities of users that differ in their rate alone
+    have less than one half. Where that decides, compare scores of one moment, or of users as they were before the first sample.
+
     Args:
         labels: (S,) values in {0, 1}.
         scores: (S,) scores.

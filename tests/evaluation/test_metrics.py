@@ -1,5 +1,6 @@
 """Metrics against scikit-learn and against plain float64 loops."""
 
+import itertools
 import math
 from functools import partial
 
@@ -117,6 +118,21 @@ def test_against_scikit_learn(weighted):
         assert value == pytest.approx(loss / entropy, abs=1e-12)
     same = metrics.expected_calibration_error(labels, logits, from_logits=True, sample_weight=weight)
     assert same == pytest.approx(metrics.expected_calibration_error(labels, probabilities, sample_weight=weight))
+
+
+@pytest.mark.parametrize(("length", "inside"), [(2, 0), (3, 1 / 12)])
+def test_grouped_auc_of_exact_probabilities_that_learn_from_earlier_labels(length, inside):
+    """Users whose rate is drawn uniformly: Laplace's rule is exact, and yet below the one half of knowing nothing."""
+    users = list(itertools.product([0, 1], repeat=length))  # every course of labels, as often as it happens
+    chance = [1 / ((length + 1) * math.comb(length, sum(course))) for course in users]
+    labels, weight = np.ravel(users), np.repeat(chance, length)
+    exact = np.ravel([[(sum(course[:seen]) + 1) / (seen + 2) for seen in range(length)] for course in users])
+    before, user = np.full(len(labels), 0.5), np.repeat(np.arange(len(users)), length)
+    of_exact, of_before = (metrics.log_loss(labels, own, sample_weight=weight) for own in (exact, before))
+    assert of_exact < of_before
+    assert metrics.auc(labels, exact, weight) > 0.5
+    assert metrics.grouped_auc(labels, before, user, weight) == pytest.approx(0.5)
+    assert metrics.grouped_auc(labels, exact, user, weight) == pytest.approx(inside)
 
 
 def test_grouped_auc_against_scikit_learn_per_group():
