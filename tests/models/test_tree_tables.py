@@ -56,13 +56,13 @@ def by_nodes(trees, rows):
         return trees(rows)
 
 
-@pytest.mark.parametrize("leaves", [2, 15, 16])
+@pytest.mark.parametrize("leaves", [2, 15, 16, 31])
 def test_both_ways_end_in_the_same_leaves(leaves):
     generator = np.random.default_rng(leaves)
     for count in (0, 1, 200):
         trees, rows = trees_of(generator, leaves=leaves), rows_of(generator, count)
         assert torch.equal(trees(rows), by_nodes(trees, rows))
-        assert (trees._tables is None) == (leaves == 16)
+        assert {table.dtype for _, _, table in trees._tables.columns} == {torch.int32 if leaves > 15 else torch.int16}
         assert trees(rows.reshape(1, count, 6)).shape == (1, count, 2)
     assert len(torch.unique(by_nodes(trees, rows))) > 20
     empty = BoostedTrees(6, 1, 3, leaves)

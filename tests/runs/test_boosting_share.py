@@ -46,10 +46,10 @@ def forest(values, labels, weight, seed):
         "l2_regularization": 5.0,
         "max_features": 0.3,
         "early_stopping": False,
-        "random_state": seed,
     }
     plain, more = (
-        BoostedTreesClassifier(**settings).fit(read(values), labels, weight) for read in (np.asarray, columns)
+        BoostedTreesClassifier(**settings, random_state=own).fit(read(values), labels, weight)
+        for own, read in ((seed, np.asarray), (seed + 1000, columns))
     )
     return lambda some: (plain.decision_function(some) + more.decision_function(columns(some))) / 2
 
@@ -207,7 +207,7 @@ def test_what_cannot_be(tmp_path):
         lmctr.runs.train("two_tower/cascade", output_dir=tmp_path, overrides={"training.boosting_share": "auto"})
     with pytest.raises(ValueError, match=r"boosting_share must lie between 0 .* and 1, or be 'auto', got 1\.5"):
         lmctr.CTRTrainingArguments("out", boosting_share=1.5)
-    for sizes in ({"trees": 5}, {"trees": 10, "leaves": 17, "share": 0.5}, {"trees": 0, "leaves": 2, "share": 0.5}):
+    for sizes in ({"trees": 5}, {"trees": 10, "leaves": 32, "share": 0.5}, {"trees": 0, "leaves": 2, "share": 0.5}):
         with pytest.raises(ValueError, match=r"boosted_trees=.* is not accepted; use None, or trees"):
             lmctr.DINConfig(boosted_trees=sizes)
     values, labels = samples(40)

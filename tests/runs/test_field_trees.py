@@ -15,9 +15,10 @@ import lmctr
 from lmctr.cli.main import main
 from lmctr.data import load_tabular
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.evaluation.baseline_parts import field_trees
 from lmctr.hub.model_card import build_card
-from lmctr.models.common.boosted_trees import FieldTrees
-from lmctr.runs.inputs.boosting import add_trees, choose_share
+from lmctr.models.common.boosted_trees import BoostedTrees, FieldTrees
+from lmctr.runs.inputs.boosting import _field_forest, add_trees, choose_share
 from lmctr.runs.inputs.linear_start import LinearSamples
 
 FIELDS = {"vocab_sizes": [30, 6], "num_numeric": 2, "embedding_dim": 4, "hidden_units": [8]}
@@ -65,6 +66,28 @@ def test_the_trees_read_numbers_and_ids(tasks, count):
         own = 0.7 * alone.reshape(300, tasks)[:, task].numpy() + 0.3 * expected
         np.testing.assert_allclose(mixed[:, task], own, atol=1e-5)
     torch.testing.assert_close(model.train()(**inputs).logits.detach(), alone)  # the network learns by itself
+
+
+def test_both_halves_of_the_trees_are_stopped_by_rows_of_their_own():
+    numbers, ids, labels = rows_of(2000)
+    columns, places = np.column_stack([numbers, ids]).astype(np.float32), np.arange(4)
+    _, forest = _field_forest(columns, [places, places], labels[:, 0], None, 3)
+    counts = [field_trees(labels[:, 0], seed).fit(columns, labels[:, 0]).n_iter_ for seed in (3, 1003)]
+    assert len(forest) == sum(counts)
+    assert counts[0] != counts[1]
+    assert not np.array_equal(forest[0]["threshold"], forest[counts[0]]["threshold"])
+
+
+@pytest.mark.parametrize(("count", "leaves"), [(18_999, 15), (19_000, 31)])
+def test_trees_of_many_rows_have_more_leaves(count, leaves):
+    numbers, ids, labels = rows_of(count)
+    columns = np.column_stack([numbers, ids]).astype(np.float32)
+    line, forest = _field_forest(columns, [np.arange(4)], labels[:, 0], None, 0)
+    assert max(len(tree["value"]) for tree in forest) == leaves
+    trees = BoostedTrees(4, 1, len(forest), leaves)
+    trees.fill(0, line, forest)
+    expected = field_trees(labels[:, 0], 0).fit(columns, labels[:, 0]).decision_function(columns)
+    np.testing.assert_allclose(trees(torch.from_numpy(columns))[:, 0], expected, atol=1e-5)
 
 
 def test_fields_of_one_kind_are_enough(tmp_path):

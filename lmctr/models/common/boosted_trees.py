@@ -28,7 +28,7 @@ class BoostedTrees(nn.Module):
     float32, kept as the integers of their bits, so that a model cast to half precision sorts rows as before.
 
     Args:
-        num_columns: Fs. num_tasks: T. trees: M. leaves: L at most, up to 16.
+        num_columns: Fs. num_tasks: T. trees: M. leaves: L at most, up to 31.
     """
 
     def __init__(self, num_columns: int, num_tasks: int, trees: int, leaves: int):
@@ -85,7 +85,7 @@ class BoostedTrees(nn.Module):
         else:
             sums = _sums(line, rows)
         columns = torch.cat([rows.T, sums])  # (Fs + T, B)
-        scores = self._by_tables(columns) if can_use_tables(self.leaves, columns) else None
+        scores = self._by_tables(columns) if can_use_tables(columns) else None
         if scores is None:
             scores = self._by_task(self._by_nodes(columns))
         return scores.reshape(*shape, self.num_tasks)

@@ -134,12 +134,12 @@ class CTRConfig(PreTrainedConfig):
             or (
                 set(sizes) - {"rated_fields"} == {"trees", "leaves", "share"}
                 and sizes["trees"] in range(1, 10_001)
-                and sizes["leaves"] in range(2, 17)
+                and sizes["leaves"] in range(2, 32)
                 and 0 <= sizes["share"] <= 1
                 and set(sizes.get("rated_fields", ())) <= {*range(len(getattr(self, "vocab_sizes", None) or ()))}
             ),
             "boosted_trees",
-            "None, or trees (1 to 10,000), leaves (2 to 16), share (0 to 1) and, of a table, rated_fields (places of categorical fields)",
+            "None, or trees (1 to 10,000), leaves (2 to 31), share (0 to 1) and, of a table, rated_fields (places of categorical fields)",
         )
         tasks = len(self.task_names or ("click",))
         self._require(

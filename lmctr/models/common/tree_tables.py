@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-MOST_LEAVES = 15  # of a tree: they are bits of an int16 with a sign
+FEW_LEAVES = 15  # of a tree: they are bits of an int16 with a sign; more, up to 31, of an int32
 MOST_BYTES = 1 << 27  # of all tables
 
 
 class TreeTables(NamedTuple):
-    """The columns that trees ask, each with its thresholds (S,) in order, and a table (S + 1, N) int16: the leaves of each tree that are open to a
+    """The columns that trees ask, each with its thresholds (S,) in order, and a table (S + 1, N) int16 or int32: the leaves of each tree that are open to a
     row with so many thresholds below its value. Copies of a model share them.
 
     Args:
@@ -46,9 +46,9 @@ def _none() -> None:
     """What a pickle keeps of tables."""
 
 
-def can_use_tables(leaves: int, values: torch.Tensor) -> bool:
-    """Whether trees of so many leaves can be asked by tables: on a CPU, outside of graphs."""
-    return leaves <= MOST_LEAVES and values.device.type == "cpu" and not torch.compiler.is_compiling()
+def can_use_tables(values: torch.Tensor) -> bool:
+    """Whether trees can be asked by tables: on a CPU, outside of graphs."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def tables_of(
@@ -67,17 +67,18 @@ def tables_of(
         return known
     asked, bounds, masks = (own.detach().numpy() for own in (feature, threshold, kept))
     bounds, made, size = bounds.view(np.float32), [], 0
+    dtype = np.int16 if asked.shape[1] < FEW_LEAVES else np.int32
     for column in np.unique(asked):
         tree, node = np.nonzero((asked == column) & (bounds < np.inf))
         own = bounds[tree, node]
         thresholds = np.unique(own)
-        size += 2 * (len(thresholds) + 1) * len(asked)
+        size += np.dtype(dtype).itemsize * (len(thresholds) + 1) * len(asked)
         if size > MOST_BYTES:
             return TreeTables(source, None)
-        table = np.full((len(thresholds) + 1, len(asked)), -1, dtype=np.int16)
-        np.bitwise_and.at(table, (np.searchsorted(thresholds, own) + 1, tree), masks[tree, node].astype(np.int16))
+        table = np.full((len(thresholds) + 1, len(asked)), -1, dtype)
+        np.bitwise_and.at(table, (np.searchsorted(thresholds, own) + 1, tree), masks[tree, node].astype(dtype))
         np.bitwise_and.accumulate(table, 0, out=table)
         if not made:
-            table &= (1 << MOST_LEAVES) - 1  # the sign is no leaf
+            table &= np.iinfo(dtype).max  # the sign is no leaf
         made.append((int(column), torch.from_numpy(thresholds), torch.from_numpy(table)))
     return TreeTables(source, made)

@@ -20,6 +20,7 @@ __all__ = ["SHARES", "add_trees", "choose_share", "set_share"]
 
 SHARES = np.linspace(0.0, 1.0, 21)
 """Those that `boosting_share: auto` chooses from."""
+_APART = 1000  # seeds of two forests: they draw other columns, and stop by other rows
 _ROUNDING = 1e-6  # of scaled statistics, between what a log and what a request counts
 
 
@@ -102,8 +103,8 @@ def _field_forest(
     """The mean of trees on the columns of rows at some places and of trees on those at others, as `BoostedTrees.fill` takes them, with a
     regression that none of them reads."""
     forest = []
-    for places in read:
-        for tree in _trees(field_trees(labels, seed).fit(values[:, places], labels, weight)):
+    for number, places in enumerate(read):
+        for tree in _trees(field_trees(labels, seed + _APART * number).fit(values[:, places], labels, weight)):
             forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(read)})
     return np.zeros(values.shape[1] + 1, np.float32), forest
 
@@ -117,8 +118,8 @@ def _forest(
     sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
     columns = np.column_stack([values, sums.astype(np.float32)])
     forest, distinct = [], [np.unique(own[np.isfinite(own)]) for own in columns.T]
-    for read in (values, columns):
-        model = statistic_trees(labels, seed).fit(read, labels, weight)
+    for number, read in enumerate((values, columns)):
+        model = statistic_trees(labels, seed + _APART * number).fit(read, labels, weight)
         forest += [{**_with_room(tree, distinct), "value": tree["value"] / 2} for tree in _trees(model)]
     return line, forest
 
