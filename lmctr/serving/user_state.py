@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ class UserState:
         Raises:
             ValueError: behaviours that the processor refuses; the state is then as before.
         """
-        self._check_unchanged()
+        self._check_unchanged([self])
         behaviors = entries(behaviors, "behaviors")
         self._scorer.check_behaviors(behaviors, self.last_time)
         history = self._history + behaviors
@@ -165,18 +165,20 @@ class UserState:
         *,
         similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        is_filled: bool = False,
     ) -> tuple[Request, EncodedHistory | None]:
         """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
-        encoded goes back by [`keep`]."""
-        (candidates,), time = self.filled([(self, candidates, time)]), checked(time, "time")
-        return Request(self._history, candidates, time, similarity, max_tokens), self._encoded
+        encoded goes back by [`keep`]. `is_filled`: the candidates are those that [`filled`] gave, and nothing was changed since."""
+        if not is_filled:
+            (candidates,) = self.filled([(self, candidates, time)])
+        return Request(self._history, candidates, checked(time, "time"), similarity, max_tokens), self._encoded
 
     @staticmethod
     def filled(asked: Sequence[tuple[UserState, Sequence[Mapping[str, Any] | str], float]]) -> list[list[Any]]:
         """The candidates of requests of users, of one model, at a time each, with their statistics, which are counted for all at once."""
+        UserState._check_unchanged([state for state, _, _ in asked])
         found = []
         for state, candidates, time in asked:
-            state._check_unchanged()
             candidates = entries(candidates, "candidates")
             if 0 < state.num_kept < state.num_seen:
                 state._check_times(candidates, checked(time, "time"))
@@ -264,15 +266,23 @@ class UserState:
         if processor is not self._scorer.processor and settings_fingerprint(processor) != self._settings:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
-    def _check_unchanged(self) -> None:
-        if hash(weights_version(self._scorer.model)) != self._weights:
-            raise ValueError(
-                "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
-            )
-        if settings_fingerprint(self._scorer.processor) != self._settings:
-            raise ValueError(
-                "the processor's settings were changed since the UserState was made; make a new one from the history"
-            )
+    @staticmethod
+    def _check_unchanged(states: Iterable[UserState]) -> None:
+        """Raise `ValueError` unless model and processor are as each state has seen them; they are looked at once for all of their states."""
+        seen: dict[tuple[int, int], tuple[int, str]] = {}
+        for state in states:
+            scorer, made_with = state._scorer, (id(state._scorer._model), id(state._scorer.processor))
+            if made_with not in seen:
+                seen[made_with] = hash(weights_version(scorer.model)), settings_fingerprint(scorer.processor)
+            weights, settings = seen[made_with]
+            if weights != state._weights:
+                raise ValueError(
+                    "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
+                )
+            if settings != state._settings:
+                raise ValueError(
+                    "the processor's settings were changed since the UserState was made; make a new one from the history"
+                )
 
     def save(self, path: str | Path) -> Path:
         """Write the state to one safetensors file: tensors, and in its metadata the behaviours (with their texts) and
@@ -283,7 +293,7 @@ class UserState:
         """
         from safetensors.torch import save_file
 
-        self._check_unchanged()
+        self._check_unchanged([self])
         path = as_path(path, "path")
         metadata = {
             "format": _FORMAT,
