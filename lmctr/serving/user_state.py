@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,14 +190,15 @@ class UserState:
         return RequestStatistics.fill_many(those, found, [checked(time, "time") for _, _, time in asked])
 
     def _check_times(self, candidates: Sequence[Any], time: float) -> None:
-        """Raise `ValueError` for a time that is not after the behaviours that are kept: the model would miss those that were left behind."""
-        last = self.last_time
+        """Raise `ValueError` for a time that is not after the behaviours that are kept, in whole seconds, as models read times: the model would miss
+        those that were left behind."""
+        last = math.floor(self.last_time)
         for place, candidate in enumerate([{"time": time}, *candidates]):
             own = candidate.get("time") if isinstance(candidate, Mapping) else None
-            if isinstance(own, (int, float)) and own <= last:
+            if isinstance(own, (int, float)) and own < last + 1:
                 name = f"candidates[{place - 1}]: time" if place else "time"
                 raise ValueError(
-                    f"{name} {own} is not after the user's last behaviour at {last}, and of {self.num_seen} behaviours the last {self.num_kept} "
+                    f"{name} {math.floor(own)} is not after the user's last behaviour at {last}, and of {self.num_seen} behaviours the last {self.num_kept} "
                     "are kept; score it with the whole history"
                 )
 
