@@ -250,10 +250,10 @@ class UserState:
         if state._settings != left["settings"]:
             state._scorer.check_behaviors(history, None)
         if items is not None:
-            if same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
-                state._statistics.load(before, items)
-            elif is_whole:
+            if is_whole:  # counted again, since the table may have other categories of items
                 state._statistics.extend(history)
+            elif same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
+                state._statistics.load(before, items)
             else:
                 return None
         state._history, state.num_seen = list(history), left["num_seen"]

@@ -5,6 +5,7 @@ import gc
 import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sequence_rows import sequence_log
@@ -185,6 +186,24 @@ def test_a_state_goes_over_to_a_run_that_went_on(family, log, reader):
     short = UserState(model, processor, history[:4], items=items).moved_to(*anew, table)
     expected = score(*anew, history[:4], [candidate], time, items=table)
     torch.testing.assert_close(short.score([candidate], time), expected, atol=1e-5, rtol=0)
+
+
+def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categories(log, reader):
+    model, processor = made("din", log, reader)
+    history, candidate, _ = request_of(
+        log, int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
+    )
+    genres = pa.array(log.catalogue["genres"].to_pylist()[::-1])
+    changed = log.catalogue.set_column(log.catalogue.column_names.index("genres"), "genres", genres)
+    time = int(log.time.max()) + 1
+    before, after = (
+        ItemStatistics.from_log(dataclasses.replace(log, catalogue=own), reader, time)
+        for own in (log.catalogue, changed)
+    )
+    states = [UserState(model, processor, history, items=table) for table in (before, after)]
+    moved = states[0].moved_to(model, processor, after)
+    found = [numbers_of(UserState.filled([(state, [candidate], time)])[0]) for state in (moved, states[1])]
+    np.testing.assert_array_equal(*found)
 
 
 def numbers_of(candidates):
