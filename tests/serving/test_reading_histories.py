@@ -11,6 +11,7 @@ from serving_models import make
 import lmctr.data.processors.sequence as of_events
 import lmctr.models.ctr_sink.processing_ctr_sink as of_texts
 from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.answers.predict import answers_for
 from lmctr.statistics import StatisticsReader
 
 NUM_EVENTS, TIME = 24, 1_700_000_000
@@ -109,3 +110,18 @@ def test_each_kind_once(read, monkeypatch):
     processor.statistics_events(history)
     batch(history)
     assert len(calls) < 8 < NUM_EVENTS
+
+
+def test_tokens_of_a_text_are_counted_once(monkeypatch):
+    model, processor = make("bert", prompt="generic/en")
+    answers, calls = answers_for(model, processor), []
+    count = answers._count_tokens
+    monkeypatch.setattr(answers, "_count_tokens", lambda texts: calls.extend(texts) or count(texts))
+    for texts in ([], ["A title", "\u4e00 \u4e01", "A title", None, ""], ["\u4e00 \u4e01", "Another"]):
+        rows = [processor.tokenizer(text or "", add_special_tokens=False)["input_ids"] for text in texts]
+        unknown = [row.count(processor.tokenizer.unk_token_id) for row in rows]
+        examples = [text for text, own in zip(texts, unknown) if own]
+        expected = sum(map(len, rows)), sum(unknown), examples
+        assert answers.unknown_entries([{"text": text} for text in texts]) == expected
+    assert expected[1] > 0
+    assert calls == ["A title", "\u4e00 \u4e01", "", "Another"]
