@@ -52,12 +52,18 @@ def catalogue_tokenizer(
     return train_tokenizer(Prompt.load(prompt or prompt_of(log)).item_texts(log.catalogue), kind, _VOCAB_SIZE)
 
 
-def behaviors(log: InteractionLog, texts: Sequence[str], first: int, last: int) -> list[dict[str, Any]]:
-    """Events of a user as the processor takes them."""
-    return [
-        {"text": texts[log.item[event]], "time": int(log.time[event]), "feedback": int(log.feedback[event])}
-        for event in range(first, last)
-    ]
+def behaviors(
+    log: InteractionLog, texts: Sequence[str], first: int, last: int, counted: bool = False
+) -> list[dict[str, Any]]:
+    """Events of a user as the processor takes them. `counted`: with what statistics are counted from."""
+    found = []
+    for event in range(first, last):
+        item = log.item[event]
+        found.append({"text": texts[item], "time": int(log.time[event]), "feedback": int(log.feedback[event])})
+        if counted:
+            label = int(log.label[event])
+            found[-1] |= {"item": log.catalogue["item_id"][item].as_py(), "label": None if label < 0 else label}
+    return found
 
 
 def random_model(

@@ -150,7 +150,7 @@ class ServingBenchmark(LogBenchmark):
     """Ask `lmctr serve`, in a process of its own, for scores of kept users' candidates, in an open loop: requests arrive by a Poisson
     process whether or not the ones before were answered, and latencies count from the planned arrival. The loads are shares of what this
     process scores from kept states in the same settings, measured before and after each. Prints candidates per second, latencies, and the
-    server's memory; the logits are compared."""
+    server's memory; the logits are compared. `statistics` adds the same model with statistics, counted for each request."""
 
     model_type: str = option("qwen2 or qwen3", "qwen2")
     hidden_size: int = option("width", 256, small=32)
@@ -161,6 +161,9 @@ class ServingBenchmark(LogBenchmark):
     num_behaviors: int = option("behaviours of a history, K", 50, small=5)
     users: int = option("users with kept states", 32, small=3)
     candidates: int = option("candidates of a request", 20, small=4)
+    statistics: str | None = option(
+        "statistics of users and items (full, for one) that a second model reads too; both are measured, in turn", None
+    )
     loads: list[float] = option("shares of the candidates per second of this process", [0.5, 0.7], small=[0.5])
     seconds: float = option("of each load", 30.0, small=1.0)
     threads: int | None = option(

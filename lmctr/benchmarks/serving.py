@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -25,10 +25,13 @@ import torch
 from lmctr.benchmarks.harness import machine_text, reports, results, say, table
 from lmctr.benchmarks.inputs import SEED, behaviors, catalogue_tokenizer, prompt_of, random_model, read_log
 from lmctr.benchmarks.options import ServingBenchmark
+from lmctr.data.logs.log import InteractionLog
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.reference import write_reference
 from lmctr.serving import UserState
+from lmctr.statistics import ItemStatistics, StatisticsReader
 
 _TOLERANCE = 1e-5
 _START = 300  # seconds until the server must listen
@@ -55,9 +58,10 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
     """Measure a server in a process of its own at several loads, shares of what this process scores from kept states.
 
     Returns:
-        `machine`, `settings`; `row_by_row` and `kept`: candidates per second in this process; `loads`: for each load the candidates per
-        second that were offered and answered, latencies in ms (p50, p95, p99), answers other than 200, requests per batch, resident
-        memory of the server in MiB over the run; `largest_difference` of a logit from this process.
+        `machine`, `settings`; `row_by_row` and `kept`: candidates per second in this process, with statistics also `kept_with_statistics`;
+        `loads`: for each load, and each model, the `statistics` that it reads, the candidates per second that were offered and answered,
+        latencies in ms (p50, p95, p99), answers other than 200, requests per batch, resident memory of the server in MiB over the run;
+        `largest_difference` of a logit from this process.
 
     Raises:
         ValueError: the server did not start, or its scores differ by more than 1e-5.
@@ -65,44 +69,74 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
     options = options.sized()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    model, processor, histories, texts = _model(options)
+    log = read_log(options, num_users=options.users, num_items=500, events_per_user=2 * options.num_behaviors)
     draw = np.random.default_rng(SEED)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-        batch = processor(histories=histories[:1], targets=[{"text": texts[0]}], times=[_after(histories[0])])
-        write_reference(folder, model, batch)
-        with _server(folder, options) as (address, process):
-            asked = _requests(options, histories, texts, draw)
-            states = [UserState(model, processor, history) for history in histories]
-            _start_users(address, histories)
-            rates = [_in_process(states, asked, options.seconds / 4)]
-            rows = _row_by_row(model, processor, histories, asked, options.seconds / 4)
-            say(f"in this process: {rates[0]:,.1f} candidates/s from kept states, {rows:,.1f} row by row")
-            loads, difference = [], 0.0
-            for share in options.loads:
-                rate = share * rates[-1] / options.candidates
-                loads.append(_load(options, asked, rate, address, process.pid, draw, share))
-                difference = max(difference, _difference(loads[-1].pop("answers"), states))
+    with ExitStack() as stack:
+        arms = [stack.enter_context(_arm(options, log, own)) for own in dict.fromkeys((None, options.statistics))]
+        rates = [[_in_process(arm.states, arm.asked, options.seconds / 4)] for arm in arms]
+        rows = _row_by_row(arms[0], options.seconds / 4)
+        say(f"in this process: {rates[0][0]:,.1f} candidates/s from kept states, {rows:,.1f} row by row")
+        loads, difference = [], 0.0
+        for share in options.loads:
+            for arm, own in zip(arms, rates):
+                rate = share * own[-1] / options.candidates
+                found = _load(options, arm.asked, rate, arm.address, arm.process.pid, draw, share)
+                difference = max(difference, _difference(found.pop("answers"), arm.states))
                 # Measured anew beside each load, since a shared machine changes from minute to minute.
-                rates.append(_in_process(states, asked, options.seconds / 4))
-                loads[-1]["of_kept"] = loads[-1]["answered"] / np.mean(rates[-2:])
+                own.append(_in_process(arm.states, arm.asked, options.seconds / 4))
+                of_kept = found["answered"] / np.mean(own[-2:])
+                loads.append({"statistics": arm.statistics, **found, "of_kept": of_kept})
     if difference > _TOLERANCE:
         raise ValueError(
             f"logits of the server differ by {difference:.2g} from those of this process; please report this"
         )
     return {
-        **results(options, "cpu", parameters=model.num_parameters()),
+        **results(options, "cpu", parameters=arms[0].model.num_parameters()),
         "row_by_row": rows,
-        "kept": rates,
+        "kept": rates[0],
+        **({"kept_with_statistics": rates[1]} if rates[1:] else {}),
         "loads": loads,
         "largest_difference": difference,
     }
 
 
-def _model(options: ServingBenchmark) -> tuple[Any, CTRSinkProcessor, list[list[dict[str, Any]]], list[str]]:
-    """A model with random weights, its processor, histories of users, and the texts of items."""
-    log = read_log(options, num_users=options.users, num_items=500, events_per_user=2 * options.num_behaviors)
+class _Arm(NamedTuple):
+    """A model with the statistics that it reads, states of users with their histories, what is asked for them, and its server."""
+
+    statistics: str | None
+    model: torch.nn.Module
+    processor: CTRSinkProcessor
+    histories: list[list[dict[str, Any]]]
+    states: list[UserState]
+    asked: list[_Asked]
+    address: tuple[str, int]
+    process: subprocess.Popen
+
+
+@contextmanager
+def _arm(options: ServingBenchmark, log: InteractionLog, statistics: str | None) -> Iterator[_Arm]:
+    reader = None if statistics is None else StatisticsReader.fit(log, log.sample_events(), statistics)
+    model, processor, histories, items = _model(options, log, reader)
+    table = None if reader is None else ItemStatistics.from_log(log, reader)
+    time = int(log.time.max()) + 60
+    asked = _requests(options, items, time, np.random.default_rng(SEED))
+    states = [UserState(model, processor, history, items=table) for history in histories]
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        if table is not None:
+            table.save(Path(folder) / ITEM_STATISTICS)
+        (first,) = UserState.filled([(states[0], items[:1], time)])
+        write_reference(folder, model, processor(histories=histories[:1], targets=first, times=[time]))
+        with _server(folder, options) as (address, process):
+            _start_users(address, histories)
+            yield _Arm(statistics, model, processor, histories, states, asked, address, process)
+
+
+def _model(
+    options: ServingBenchmark, log: InteractionLog, reader: StatisticsReader | None
+) -> tuple[Any, CTRSinkProcessor, list[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """A model with random weights, its processor, histories of users, and the items as candidates."""
     prompt = prompt_of(log)
     texts = Prompt.load(prompt).item_texts(log.catalogue)
     processor = CTRSinkProcessor(
@@ -111,10 +145,11 @@ def _model(options: ServingBenchmark) -> tuple[Any, CTRSinkProcessor, list[list[
         feedback="inline",
         sink_signal="feedback",
         num_behaviors=options.num_behaviors,
+        statistics_reader=reader,
     )
     starts, counts = np.unique(log.user, return_index=True)[1], np.bincount(log.user)
     histories = [
-        behaviors(log, texts, int(start), int(start) + options.num_behaviors)
+        behaviors(log, texts, int(start), int(start) + options.num_behaviors, reader is not None)
         for start, count in zip(starts, counts[counts > 0])
         if count >= options.num_behaviors
     ][: options.users]
@@ -122,19 +157,20 @@ def _model(options: ServingBenchmark) -> tuple[Any, CTRSinkProcessor, list[list[
         raise ValueError(
             f"{log.info.name} has {len(histories)} users of {options.num_behaviors} behaviours; lower --users or --num-behaviors"
         )
+    size = 0 if reader is None else len(reader.names)
+    target = {"text": max(texts, key=len), **({"statistics": [0.0] * size} if size else {})}
     longest = max(
-        processor(histories=[history], targets=[{"text": max(texts, key=len)}], times=[_after(history)])[
-            "input_ids"
-        ].shape[1]
+        processor(histories=[history], targets=[target], times=[history[-1]["time"] + 60])["input_ids"].shape[1]
         for history in histories
     )
     spread = {"initializer_range": options.hidden_size**-0.5}  # so that the candidates' logits differ
-    model = random_model(options, processor, 2 * longest, spread, sink_signal=processor.sink_signal)
-    return model.eval(), processor, histories, texts
-
-
-def _after(history: Sequence[Mapping[str, Any]]) -> int:
-    return history[-1]["time"] + 60
+    model = random_model(
+        options, processor, 2 * longest, spread, sink_signal=processor.sink_signal, num_statistics=size
+    )
+    items = [{"text": text} for text in texts]
+    if reader is not None:
+        items = [{**item, "item": name} for item, name in zip(items, log.catalogue["item_id"].to_pylist())]
+    return model.eval(), processor, histories, items
 
 
 def _message(route: str, body: Mapping[str, Any]) -> bytes:
@@ -143,13 +179,15 @@ def _message(route: str, body: Mapping[str, Any]) -> bytes:
     return head.encode() + text
 
 
-def _requests(options: ServingBenchmark, histories: list, texts: list[str], draw: np.random.Generator) -> list[_Asked]:
+def _requests(
+    options: ServingBenchmark, items: list[dict[str, Any]], time: int, draw: np.random.Generator
+) -> list[_Asked]:
     """Different requests, to be asked again and again in their order."""
     asked = []
     for _ in range(4 * options.users):
         user = int(draw.integers(options.users))
-        candidates = [{"text": texts[item]} for item in draw.choice(len(texts), options.candidates, replace=False)]
-        body = {"user_id": str(user), "candidates": candidates, "time": _after(histories[user]), "logits": True}
+        candidates = [items[item] for item in draw.choice(len(items), options.candidates, replace=False)]
+        body = {"user_id": str(user), "candidates": candidates, "time": time, "logits": True}
         asked.append(_Asked(user, candidates, body["time"], _message("/v1/score", body)))
     return asked
 
@@ -213,14 +251,13 @@ def _in_process(states: list[UserState], asked: Sequence[_Asked], seconds: float
     return done / (time.perf_counter() - began)
 
 
-def _row_by_row(
-    model: torch.nn.Module, processor: Any, histories: list, asked: Sequence[_Asked], seconds: float
-) -> float:
+def _row_by_row(arm: _Arm, seconds: float) -> float:
     began, done = time.perf_counter(), 0
     with torch.inference_mode():
-        for one in asked:
+        for one in arm.asked:
+            history = [arm.histories[one.user]]
             for candidate in one.candidates:
-                model(**processor(histories=[histories[one.user]], targets=[candidate], times=[one.time]))
+                arm.model(**arm.processor(histories=history, targets=[candidate], times=[one.time]))
                 done += 1
                 if time.perf_counter() - began > seconds:
                     return done / (time.perf_counter() - began)
@@ -308,12 +345,17 @@ def _difference(answers: Sequence[_Answered], states: list[UserState]) -> float:
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The results as text with a table."""
     settings, kept = result["settings"], result["kept"]
-    rows = [one | {"span": _span(one["memory"])} for one in result["loads"]]
+    rows = [one | {"span": _span(one["memory"]), "read": one["statistics"] or "-"} for one in result["loads"]]
     form = (
-        "{load:.2f} | {offered:,.0f} | {answered:,.0f} | {of_kept:.0%} | {p50:.1f} | {p95:.1f} | {p99:.1f} | {p99_to_p50:.1f} | "
+        "{load:.2f} | {read} | {offered:,.0f} | {answered:,.0f} | {of_kept:.0%} | {p50:.1f} | {p95:.1f} | {p99:.1f} | {p99_to_p50:.1f} | "
         "{requests_per_batch:.1f} | {other_answers} | {span}"
     )
-    head = "load | offered/s | answered/s | of kept | p50 ms | p95 ms | p99 ms | p99/p50 | requests per batch | not 200 | server MiB"
+    counted = ""
+    if more := result.get("kept_with_statistics"):
+        counted = (
+            f"; with statistics {min(more):,.1f} to {max(more):,.1f}, {np.median(more) / np.median(kept):.0%} of these"
+        )
+    head = "load | statistics | offered/s | answered/s | of kept | p50 ms | p95 ms | p99 ms | p99/p50 | requests per batch | not 200 | server MiB"
     return f"""## Serving candidates over HTTP
 
 {settings["model_type"]}, {settings["layers"]} layers of width {settings["hidden_size"]}, {settings["parameters"]:,} parameters; \
@@ -322,7 +364,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 {machine_text(result)}
 
 In this process: {result["row_by_row"]:,.1f} candidates/s row by row; from kept states {min(kept):,.1f} to {max(kept):,.1f} (before and after \
-each load). `load` is the share of these that is offered.
+each load{counted}). `load` is the share of these that is offered.
 
 {table(head, form, rows)}
 

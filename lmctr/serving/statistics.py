@@ -107,9 +107,9 @@ class RequestStatistics:
             entry["statistics"] = row
         return filled
 
-    def _read(self, candidates: Sequence[Any], time: float) -> tuple[list[dict[str, Any]], dict[float, list[int]]]:
-        """Candidates as dicts, and by the second of their statistics the numbers of those that lack them."""
-        filled, by_time = [], {}
+    def _read(self, candidates: Sequence[Any], time: float) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
+        """Candidates as dicts, and by the second of their statistics, fractions cut off, the numbers of those that lack them."""
+        filled, by_time, seconds = [], {}, None
         for number, candidate in enumerate(candidates):
             entry = dict(candidate) if isinstance(candidate, Mapping) else self.processor.as_target(candidate)
             filled.append(entry)
@@ -122,7 +122,10 @@ class RequestStatistics:
                     "candidate's own 'statistics'"
                 )
             self.user.items.check(entry["item"], f"candidates[{number}]: item")
-            own = time if entry.get("time") is None else whole_seconds(entry["time"], f"candidates[{number}]: time")
+            if entry.get("time") is not None:
+                own = whole_seconds(entry["time"], f"candidates[{number}]: time")
+            else:
+                own = seconds = whole_seconds(time, "time") if seconds is None else seconds
             by_time.setdefault(own, []).append(number)
         return filled, by_time
 

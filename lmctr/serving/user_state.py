@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,7 @@ class UserState:
         Raises:
             ValueError: behaviours that the processor refuses; the state is then as before.
         """
-        self._check_unchanged()
+        self._check_unchanged([self])
         behaviors = entries(behaviors, "behaviors")
         self._scorer.check_behaviors(behaviors, self.last_time)
         history = self._history + behaviors
@@ -165,18 +166,20 @@ class UserState:
         *,
         similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        is_filled: bool = False,
     ) -> tuple[Request, EncodedHistory | None]:
         """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
-        encoded goes back by [`keep`]."""
-        (candidates,), time = self.filled([(self, candidates, time)]), checked(time, "time")
-        return Request(self._history, candidates, time, similarity, max_tokens), self._encoded
+        encoded goes back by [`keep`]. `is_filled`: the candidates are those that [`filled`] gave, and nothing was changed since."""
+        if not is_filled:
+            (candidates,) = self.filled([(self, candidates, time)])
+        return Request(self._history, candidates, checked(time, "time"), similarity, max_tokens), self._encoded
 
     @staticmethod
     def filled(asked: Sequence[tuple[UserState, Sequence[Mapping[str, Any] | str], float]]) -> list[list[Any]]:
         """The candidates of requests of users, of one model, at a time each, with their statistics, which are counted for all at once."""
+        UserState._check_unchanged([state for state, _, _ in asked])
         found = []
         for state, candidates, time in asked:
-            state._check_unchanged()
             candidates = entries(candidates, "candidates")
             if 0 < state.num_kept < state.num_seen:
                 state._check_times(candidates, checked(time, "time"))
@@ -187,14 +190,15 @@ class UserState:
         return RequestStatistics.fill_many(those, found, [checked(time, "time") for _, _, time in asked])
 
     def _check_times(self, candidates: Sequence[Any], time: float) -> None:
-        """Raise `ValueError` for a time that is not after the behaviours that are kept: the model would miss those that were left behind."""
-        last = self.last_time
+        """Raise `ValueError` for a time that is not after the behaviours that are kept, in whole seconds, as models read times: the model would miss
+        those that were left behind."""
+        last = math.floor(self.last_time)
         for place, candidate in enumerate([{"time": time}, *candidates]):
             own = candidate.get("time") if isinstance(candidate, Mapping) else None
-            if isinstance(own, (int, float)) and own <= last:
+            if isinstance(own, (int, float)) and own < last + 1:
                 name = f"candidates[{place - 1}]: time" if place else "time"
                 raise ValueError(
-                    f"{name} {own} is not after the user's last behaviour at {last}, and of {self.num_seen} behaviours the last {self.num_kept} "
+                    f"{name} {math.floor(own)} is not after the user's last behaviour at {last}, and of {self.num_seen} behaviours the last {self.num_kept} "
                     "are kept; score it with the whole history"
                 )
 
@@ -246,10 +250,10 @@ class UserState:
         if state._settings != left["settings"]:
             state._scorer.check_behaviors(history, None)
         if items is not None:
-            if same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
-                state._statistics.load(before, items)
-            elif is_whole:
+            if is_whole:  # counted again, since the table may have other categories of items
                 state._statistics.extend(history)
+            elif same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
+                state._statistics.load(before, items)
             else:
                 return None
         state._history, state.num_seen = list(history), left["num_seen"]
@@ -264,15 +268,23 @@ class UserState:
         if processor is not self._scorer.processor and settings_fingerprint(processor) != self._settings:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
-    def _check_unchanged(self) -> None:
-        if hash(weights_version(self._scorer.model)) != self._weights:
-            raise ValueError(
-                "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
-            )
-        if settings_fingerprint(self._scorer.processor) != self._settings:
-            raise ValueError(
-                "the processor's settings were changed since the UserState was made; make a new one from the history"
-            )
+    @staticmethod
+    def _check_unchanged(states: Iterable[UserState]) -> None:
+        """Raise `ValueError` unless model and processor are as each state has seen them; they are looked at once for all of their states."""
+        seen: dict[tuple[int, int], tuple[int, str]] = {}
+        for state in states:
+            scorer, made_with = state._scorer, (id(state._scorer._model), id(state._scorer.processor))
+            if made_with not in seen:
+                seen[made_with] = hash(weights_version(scorer.model)), settings_fingerprint(scorer.processor)
+            weights, settings = seen[made_with]
+            if weights != state._weights:
+                raise ValueError(
+                    "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
+                )
+            if settings != state._settings:
+                raise ValueError(
+                    "the processor's settings were changed since the UserState was made; make a new one from the history"
+                )
 
     def save(self, path: str | Path) -> Path:
         """Write the state to one safetensors file: tensors, and in its metadata the behaviours (with their texts) and
@@ -283,7 +295,7 @@ class UserState:
         """
         from safetensors.torch import save_file
 
-        self._check_unchanged()
+        self._check_unchanged([self])
         path = as_path(path, "path")
         metadata = {
             "format": _FORMAT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time as clock
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _EXACT = 1 << 24  # whole numbers up to here are all float32's
 _LARGEST = float(np.finfo(np.float32).max)
 _AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
+_ABSENT = object()
+_NOT_NUMBERS = {str, type(None), object}
 
 
 def is_whole(value: Any, least: int = 1) -> bool:
@@ -48,6 +50,57 @@ def each(entries: Iterable[Any], where: Callable[[int], str], read: Callable[[An
         return [read(entry, "") for entry in entries]
     except ValueError:
         return [read(entry, where(place)) for place, entry in enumerate(entries)]
+
+
+def each_kind(
+    entries: Sequence[Any], keys: Sequence[str], known: Collection[str], read: Callable[[Any, str], T]
+) -> list[T] | None:
+    """`read` of each entry, which goes by some of its `keys`: it is called once for those that are alike there.
+
+    Returns:
+        None where one is refused, has keys that are not `known`, or is no dict: what is wrong with which is found by reading [`each`].
+    """
+    if not len(entries):
+        return []
+    if set(map(type, entries)) != {dict} or not (there := set().union(*entries)) <= set(known):
+        return None
+    columns = [[entry.get(key, _ABSENT) for entry in entries] for key in keys if key in there]
+    # true, 1 and 1.0 are one key of a dict
+    if any(len({*map(type, column)} - _NOT_NUMBERS) > 1 for column in columns):
+        return None
+    kinds = list(zip(*columns)) if columns else [()] * len(entries)
+    try:
+        found = {kind: read(entry, "") for kind, entry in dict(zip(kinds, entries)).items()}
+    except (TypeError, ValueError):
+        return None
+    return [found[kind] for kind in kinds]
+
+
+def plain_seconds(entries: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """The `time` of each, where [`whole_seconds`] gives all of them back as they are, else None."""
+    times = [entry.get("time") for entry in entries]
+    if set(map(type, times)) - {int}:
+        return None
+    try:
+        for time in {min(times, default=0), max(times, default=0)}:
+            whole_seconds(time, "")
+    except ValueError:
+        return None
+    return times
+
+
+def plain_values(entries: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The [`graded_value`] of each, where all are finite numbers or None, else None."""
+    values = [entry.get("value") for entry in entries]
+    if set(map(type, values)) - {float, int, type(None)}:
+        return None
+    try:
+        found = np.array(values, dtype=np.float64)
+    except OverflowError:
+        return None
+    if np.count_nonzero(abs(found) <= _LARGEST) < len(values) - values.count(None):
+        return None
+    return found.astype(np.float32).astype(np.float64).tolist()
 
 
 def check_list(value: Any, where: str, holds: str) -> None:

@@ -14,17 +14,21 @@ from lmctr.cli.main import main
 @pytest.mark.usefixtures("warm_processes")
 def test_the_command_measures_a_server(tmp_path, capsys):
     output = tmp_path / "serving.json"
-    assert main(["benchmark", "serving", "--quick", "--threads", "1", "--output", str(output)]) == 0
+    words = ["benchmark", "serving", "--quick", "--threads", "1", "--statistics", "full", "--output", str(output)]
+    assert main(words) == 0
     printed = capsys.readouterr().out
     assert "| load |" in printed
+    assert "; with statistics" in printed
     result = json.loads(output.read_text())
-    (load,) = result["loads"]
-    assert load["requests"] >= 2
-    assert load["other_answers"] == 0
-    assert 0 < load["p50"] <= load["p95"] <= load["p99"]
-    assert load["requests_per_batch"] >= 1
+    assert [load["statistics"] for load in result["loads"]] == [None, "full"]
+    for load in result["loads"]:
+        assert load["requests"] >= 2
+        assert load["other_answers"] == 0
+        assert 0 < load["p50"] <= load["p95"] <= load["p99"]
+        assert load["requests_per_batch"] >= 1
     assert result["largest_difference"] < 1e-5
     assert result["kept"][0] > result["row_by_row"] > 0
+    assert len(result["kept_with_statistics"]) == 2
 
 
 def test_a_stall_of_the_server_counts_for_all_who_should_have_been_answered_in_it(monkeypatch):

@@ -90,6 +90,33 @@ def test_trees_of_many_rows_have_more_leaves(count, leaves):
     np.testing.assert_allclose(trees(torch.from_numpy(columns))[:, 0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("share", [0.95, 1.0])
+def test_trees_alone_need_no_network(share, tasks, monkeypatch):
+    numbers, ids, labels = rows_of(900)
+    config = lmctr.DeepFMConfig(**FIELDS, task_names=["click", "like"][:tasks] if tasks > 1 else None)
+    model = lmctr.DeepFMForCTR(config)
+    inputs = {"input_ids": torch.from_numpy(ids), "numeric_values": torch.from_numpy(numbers)}
+    columns = FieldTrees.columns(inputs["numeric_values"], inputs["input_ids"]).numpy()
+    own = labels[:, 0] if tasks == 1 else labels
+    add_trees(model, LinearSamples(columns, own, None, None), None, seed=3, share=share)
+    model.eval()
+    with torch.no_grad():
+        whole = model(**inputs).logits
+    calls, network = [], model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda *own, **more: calls.append(1) or network(*own, **more))
+    with torch.inference_mode():
+        found = model(**inputs).logits
+        assert len(calls) == (share < 1)
+        torch.testing.assert_close(found, whole, atol=0, rtol=0)
+        assert model(**inputs, output_hidden_states=True).hidden_states is not None
+        with pytest.raises(ValueError, match="input_ids"):
+            model(**inputs | {"input_ids": torch.from_numpy(ids + 40)})
+    model.train()
+    with torch.inference_mode():
+        assert not torch.equal(model(**inputs).logits, whole)  # while it is trained, the network's alone
+
+
 def test_fields_of_one_kind_are_enough(tmp_path):
     numbers, ids, labels = rows_of(500)
     for kept, columns in (({"num_numeric": 0}, ids), ({"vocab_sizes": None}, numbers)):

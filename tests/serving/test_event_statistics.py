@@ -5,6 +5,7 @@ import gc
 import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sequence_rows import sequence_log
@@ -187,6 +188,24 @@ def test_a_state_goes_over_to_a_run_that_went_on(family, log, reader):
     torch.testing.assert_close(short.score([candidate], time), expected, atol=1e-5, rtol=0)
 
 
+def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categories(log, reader):
+    model, processor = made("din", log, reader)
+    history, candidate, _ = request_of(
+        log, int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
+    )
+    genres = pa.array(log.catalogue["genres"].to_pylist()[::-1])
+    changed = log.catalogue.set_column(log.catalogue.column_names.index("genres"), "genres", genres)
+    time = int(log.time.max()) + 1
+    before, after = (
+        ItemStatistics.from_log(dataclasses.replace(log, catalogue=own), reader, time)
+        for own in (log.catalogue, changed)
+    )
+    states = [UserState(model, processor, history, items=table) for table in (before, after)]
+    moved = states[0].moved_to(model, processor, after)
+    found = [numbers_of(UserState.filled([(state, [candidate], time)])[0]) for state in (moved, states[1])]
+    np.testing.assert_array_equal(*found)
+
+
 def numbers_of(candidates):
     return np.array([candidate["statistics"] for candidate in candidates])
 
@@ -254,3 +273,25 @@ def test_states_of_a_batch_are_counted_at_once(log, reader, monkeypatch):
     for found, alone in zip(UserState.filled(asked), expected):
         np.testing.assert_array_equal(numbers_of(found), numbers_of(alone))
     assert calls == [1]
+
+
+def test_fractions_of_seconds_are_cut_off(log, reader):
+    """A request in the second of the last event does not see it, whatever its fraction: neither the statistics nor the model do."""
+    model, processor = made("din", log, reader, max_history_length=4)
+    event = int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
+    history, candidate, time = request_of(log, event)
+    items = ItemStatistics.from_log(log, reader, history[-1]["time"])
+    answers = answers_for(model, processor, items=items)
+    for second in (history[-1]["time"], time):
+        found = [
+            next(answers.scored([("request", {"history": history, "candidates": [candidate], "time": own})]))[1]
+            for own in (second, second + 0.9)
+        ]
+        np.testing.assert_array_equal(*found)
+    state = UserState(
+        model, processor, [*history[:-1], {**history[-1], "time": history[-1]["time"] + 0.2}], items=items
+    )
+    for own, name in (({}, "time"), ({"time": history[-1]["time"] + 0.9}, r"candidates\[0\]: time")):
+        late = history[-1]["time"] + (0.9 if not own else 60)
+        with pytest.raises(ValueError, match=rf"^{name} {history[-1]['time']} is not after the user's last behaviour"):
+            state.request([{**candidate, **own}], late)

@@ -14,7 +14,7 @@ from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.predict import answers_for
 from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.folder import ITEM_STATISTICS
-from lmctr.serving import UserState, score, scorer_for
+from lmctr.serving import UserState, score, scorer_for, user_state
 from lmctr.serving.statistics import RequestStatistics
 from lmctr.statistics import ItemStatistics, StatisticsReader
 
@@ -189,7 +189,7 @@ def test_what_is_missing_is_told(log, reader, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["packed", "rows"])
-def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind, log, reader, tmp_path):
+def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind, log, reader, tmp_path, monkeypatch):
     """What a state has counted goes over to a model of other weights; in a server it scores as the whole history does."""
     model, processor = made(kind, reader)
     newer = copy.deepcopy(model)
@@ -224,6 +224,19 @@ def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind,
         expected = score(model, processor, history, candidates, time, items=items)
         for future in futures:
             np.testing.assert_allclose(future.result().logits, expected, atol=1e-5, rtol=0)
+
+    looked = []
+    for name in ("weights_version", "settings_fingerprint"):
+        own = getattr(user_state, name)
+        monkeypatch.setattr(user_state, name, lambda *given, own=own: looked.append(own) or own(*given))
+    ready = [engine.served.check({**body}, has_state=True)] * len(asked)
+    ways = [engine.states.get(str(user)) for user in range(len(asked))]
+    assert not any(isinstance(one, Exception) for one in engine.served.score(list(zip(ready, ways))))
+    assert len(looked) == 2  # once for the states of a batch
+    with torch.no_grad():
+        next(engine.served.model.parameters()).add_(1)
+    for one in engine.served.score(list(zip(ready, ways))):
+        assert "the model's weights were changed" in str(one)
     engine.close()
 
 

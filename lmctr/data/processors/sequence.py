@@ -9,10 +9,10 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,15 +29,28 @@ from lmctr.utils.arrow import is_list, is_text
 from lmctr.utils.files import for_arrow
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
-from lmctr.utils.rows import check_kind, check_list, each, graded_value, plain_id, whole_seconds
+from lmctr.utils.rows import (
+    check_kind,
+    check_list,
+    each,
+    each_kind,
+    graded_value,
+    plain_id,
+    plain_seconds,
+    plain_values,
+    whole_seconds,
+)
 from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
 _ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the items'
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
+_KIND_KEYS = ("behavior", "scenario", "label")  # what else events of a history say has many values
 _NEEDED = {"item": "the id of an item, a text or a whole number,", "time": "a number of seconds since 1970"}
 _CANDIDATE_KEYS = ("item", "scenario", "time")
 _MANY_NUMBERS = 100
@@ -399,8 +412,23 @@ class SequenceProcessor(FittedExtractor):
             ValueError: an event without `item` or `time`; one without `label` where its behaviour does not say it; a `value` that is no
                 number.
         """
+        plain = self._plain(behaviors, self._statistics_event)
+        if plain is not None and (values := plain_values(behaviors)) is not None:
+            told, items, times = plain
+            return items, times, [event[2] for event in told], values
         events = each(behaviors, "histories[0][{}]".format, self._statistics_event)
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
+
+    def _plain(
+        self, events: Sequence[Any], read: Callable[[Any, str], T]
+    ) -> tuple[list[T], list[Any], list[int]] | None:
+        """What one of the ways to `read` an event says of the kind of each, and their items and times, where these are as most are: what they say
+        themselves, in the catalogue's type and in whole seconds. Else None."""
+        told = each_kind(events, _KIND_KEYS, self._event_keys, read)
+        if told is None or (times := plain_seconds(events)) is None:
+            return None
+        items = [event.get("item") for event in events]
+        return (told, items, times) if {*map(type, items)} <= {str if self._ids_are_texts else int} else None
 
     def _statistics_event(self, entry: Mapping[str, Any], where: str) -> tuple[Any, int, int, float]:
         _check_keys(entry, self._event_keys, ("item", "time"), where)
@@ -492,8 +520,13 @@ class SequenceProcessor(FittedExtractor):
             if entry.get("scenario") is None:
                 entry["scenario"] = None if scenarios is None else scenarios[row]
             chosen.append(self._parsed(entry, where, 0))
-        events = each(history, f"histories: row {row}, event {{}}".format, self._event)
-        moments, seconds = (np.array([entry[3] for entry in own], dtype=np.int64) for own in (chosen, events))
+        plain = self._plain(history, self._event)
+        if plain is None:
+            events = each(history, f"histories: row {row}, event {{}}".format, self._event)
+            items, times = [event[0] for event in events], [event[3] for event in events]
+        else:
+            events, items, times = plain
+        moments, seconds = np.array([entry[3] for entry in chosen], dtype=np.int64), np.array(times, dtype=np.int64)
         falls = np.flatnonzero(np.diff(seconds) < 0)
         if len(falls):
             place = int(falls[0]) + 1
@@ -506,7 +539,7 @@ class SequenceProcessor(FittedExtractor):
         start = 0 if self.max_history_length is None else max(0, end - self.max_history_length)
         events = events[start:end]
         arrays = {
-            "history_items": self._places([event[0] for event in events]),
+            "history_items": self._places(items[start:end]),
             "history_behaviors": np.array([event[1] for event in events], dtype=np.int64),
             "history_scenarios": np.array([event[2] for event in events], dtype=np.int64),
             "history_times": seconds[start:end],
@@ -566,9 +599,9 @@ class SequenceProcessor(FittedExtractor):
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Rows of the known features: ids of items, and behind them the `others`."""
-        as_text, find = self._ids_are_texts, self._place_of.get
-        places = [find(plain_id(item, as_text, "items"), OOV) for item in items]
-        return np.array(places, dtype=np.int64)
+        as_text, find, kind = self._ids_are_texts, self._place_of.get, str if self._ids_are_texts else int
+        found = (find(item if type(item) is kind else plain_id(item, as_text, "items"), OOV) for item in items)
+        return np.fromiter(found, dtype=np.int64, count=len(items))
 
     def _ids(self, places: np.ndarray) -> np.ndarray:
         """Those that a model knows: the `others` are out of vocabulary."""

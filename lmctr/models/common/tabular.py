@@ -5,6 +5,7 @@ A family's `XModel` is `(TabularModelMixin, XPreTrainedModel)` with a [`FieldEmb
 head is no [`LogitHead`] on `out_size` numbers.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -258,6 +259,22 @@ class TabularForCTRMixin(WithHeadMixin):
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
 
+    def _is_trees_alone(self, options: Mapping[str, Any]) -> bool:
+        """Whether a prediction needs nothing of the network: the trees have all of the logits, and no more than logits are asked for. Who looks at
+        the network's parts, as analyses do, runs without gradients, but not in inference mode."""
+        if not torch.is_inference_mode_enabled() or self.training or any(own is not None for own in options.values()):
+            return False
+        beside = None if self.config.output_hidden_states or self.config.output_attentions else self.trees_beside()
+        return beside is not None and beside.trees is not None and beside.share == 1.0
+
+    def _network_logits(self, outputs: TabularModelOutput) -> torch.Tensor:
+        """(B,) or (B, T) logits of the network alone."""
+        if self.config.num_tasks > 1:
+            return self.head(self.model.for_tasks(outputs.last_hidden_state), outputs.partial_logit)
+        logits = self.head(outputs.last_hidden_state).float()
+        logits = logits.squeeze(-1) if logits.dim() > 1 else logits
+        return logits if outputs.partial_logit is None else logits + outputs.partial_logit.float()
+
     @or_tuple
     def forward(
         self,
@@ -298,15 +315,15 @@ class TabularForCTRMixin(WithHeadMixin):
         options |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
         if sequence_weights is not None:
             options["sequence_weights"] = sequence_weights
-        outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
         several = self.config.num_tasks > 1
-        if several:
-            logits = self.head(self.model.for_tasks(outputs.last_hidden_state), outputs.partial_logit)
+        if self._is_trees_alone(options):
+            if self.model.embedding.check:
+                self.model.embedding.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
+            outputs, rows = TabularModelOutput(), len(numeric_values if input_ids is None else input_ids)
+            logits = torch.zeros((rows, self.config.num_tasks) if several else rows, device=self.device)
         else:
-            logits = self.head(outputs.last_hidden_state).float()
-            logits = logits.squeeze(-1) if logits.dim() > 1 else logits
-            if outputs.partial_logit is not None:
-                logits = logits + outputs.partial_logit.float()
+            outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
+            logits = self._network_logits(outputs)
         if options.get("inputs_embeds") is not None:
             self._check_beside(len(logits), input_ids, numeric_values)
         if (skip := self._beside("numeric_skip")) is not None:

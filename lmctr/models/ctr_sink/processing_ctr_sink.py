@@ -25,7 +25,17 @@ from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
-from lmctr.utils.rows import check_kind, check_list, each, graded_value, is_whole, whole_seconds
+from lmctr.utils.rows import (
+    check_kind,
+    check_list,
+    each,
+    each_kind,
+    graded_value,
+    is_whole,
+    plain_seconds,
+    plain_values,
+    whole_seconds,
+)
 from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
@@ -40,6 +50,8 @@ from .configuration_ctr_sink import (
 from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
+    BEHAVIOR_KEYS,
+    FEEDBACK_KEYS,
     behavior_statistic,
     check_behavior,
     check_times,
@@ -602,21 +614,30 @@ class CTRSinkProcessor(ProcessorMixin):
             check_list(history, f"histories[{b}]", "behaviours, oldest first")
         offsets = offsets_from_lengths(np.array([len(history) for history in histories], dtype=np.int64))
         flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
-        for b, i, entry in flat:
+        entries = [entry for _, _, entry in flat]
+        codes = each_kind(entries, FEEDBACK_KEYS, BEHAVIOR_KEYS, lambda entry, _: self._feedback_of(entry, 0, 0))
+        seconds = None if codes is None else plain_seconds(entries)
+        plain = seconds is not None and {type(entry.get("text", 0)) for entry in entries} <= {str, type(None)}
+        for b, i, entry in flat if not plain else ():
             check_behavior(entry, b, i)
         target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
-        time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
+        if not plain:
+            seconds = [whole_seconds(entry["time"], f"histories[{b}][{i}]['time']") for b, i, entry in flat]
+        time = np.array(seconds, dtype=np.int64)
         check_times(time, target_time, offsets)
-        texts = [self._one_line(entry["text"]) for _, _, entry in flat]
+        texts = [self._one_line(entry["text"]) for entry in entries]
         texts += [self._all_lines(target_text(t, b)) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = value = None
         if self.needs_values:
-            value = np.array([graded_value(e, f"histories[{b}][{i}]") for b, i, e in flat], dtype=np.float64)
+            value = plain_values(entries) if plain else None
+            if value is None:
+                value = [graded_value(entry, f"histories[{b}][{i}]") for b, i, entry in flat]
+            value = np.array(value, dtype=np.float64)
         if self.needs_feedback:
-            names = self.prompt.feedback_names
-            feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
+            codes = codes if plain else [self._feedback_of(entry, b, i) for b, i, entry in flat]
+            feedback = np.array(codes, dtype=np.int64)
         statistics = {
             name: np.array([behavior_statistic(e, name, b, i) for b, i, e in flat], dtype=np.float64)
             for name in self.sink_statistics
@@ -625,6 +646,10 @@ class CTRSinkProcessor(ProcessorMixin):
         self._follow_tokenizer()
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
+
+    def _feedback_of(self, entry: Mapping[str, Any], row: int, number: int) -> int:
+        """Code of a behaviour's feedback, 0 where none is read."""
+        return feedback_code(entry, self.prompt.feedback_names, row, number) if self.needs_feedback else 0
 
     def _one_line(self, text: str | None) -> str | None:
         """A behaviour's text, which is part of a field, as the prompt writes those of a catalogue."""
@@ -649,7 +674,13 @@ class CTRSinkProcessor(ProcessorMixin):
         Raises:
             ValueError: a behaviour without `item` or `time`; one without `label` where its feedback does not say it.
         """
-        events = each(enumerate(behaviors), "histories[0][{}]".format, self._statistics_event)
+        read = self._statistics_event
+        told = each_kind(behaviors, (*FEEDBACK_KEYS, "label"), BEHAVIOR_KEYS, lambda entry, _: read((0, entry), ""))
+        if told is not None and all("item" in entry for entry in behaviors):
+            times, values = plain_seconds(behaviors), plain_values(behaviors)
+            if times is not None and values is not None:
+                return [entry["item"] for entry in behaviors], times, [event[2] for event in told], values
+        events = each(enumerate(behaviors), "histories[0][{}]".format, read)
         return tuple(map(list, zip(*events))) if events else ([], [], [], [])
 
     def _statistics_event(self, numbered: tuple[int, Mapping[str, Any]], where: str) -> tuple[Any, int, int, float]:

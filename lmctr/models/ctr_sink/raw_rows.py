@@ -13,6 +13,7 @@ from lmctr.utils.suggest import refuse_unknown
 from .assembly import RowError
 
 BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label", "statistics")
+FEEDBACK_KEYS = ("feedback", "group")
 TARGET_KEYS = ("text", "item", "statistics")
 
 

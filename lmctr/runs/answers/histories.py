@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -19,12 +20,13 @@ import torch
 
 from lmctr.data.batches.rows import CONTEXTS
 from lmctr.data.features.transform import merged_examples
+from lmctr.models.ctr_sink.piece_tokens import TokenCache
 from lmctr.models.ctr_sink.raw_rows import feedback_code
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
 from lmctr.serving.statistics import RequestStatistics
 from lmctr.statistics import ItemStatistics
-from lmctr.utils.ragged import blocks
+from lmctr.utils.ragged import Ragged, blocks
 
 from .base import Answers, Request, Row, grid_batches
 from .requests import event_request, text_request
@@ -164,16 +166,27 @@ class TextAnswers(HistoryAnswers):
     counted = "tokens"
     _read = _cut = 0  # requests whose rows were planned, and those that lost behaviours
 
+    @cached_property
+    def _tokens(self) -> TokenCache:
+        """Of texts, what `_count_tokens` says."""
+        return TokenCache()
+
     def check(self, request: Any, where: str) -> dict[str, Any]:
         return text_request(request, where, self.processor.prompt.item)
 
     def unknown_entries(self, entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
         texts = [entry.get("text") or "" for entry in entries]
+        unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        counts = self._tokens.rows(unique, self._count_tokens).values.reshape(-1, 2)
+        values, unknown = counts[[unique[text] for text in texts]].T
+        examples = [texts[place][:60] for place in np.flatnonzero(unknown)]
+        return int(values.sum()), int(unknown.sum()), examples
+
+    def _count_tokens(self, texts: list[str]) -> Ragged:
+        """How many tokens texts have, and how many of these are unknown."""
         tokenizer = self.processor.tokenizer
-        rows = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        unknown = [row.count(tokenizer.unk_token_id) for row in rows]
-        examples = [text[:60] for text, count in zip(texts, unknown) if count]
-        return sum(map(len, rows)), sum(unknown), examples
+        rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return Ragged.from_rows([[len(row), row.count(tokenizer.unk_token_id)] for row in rows], dtype=np.int32)
 
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, history, processor = super().unknown_in(request), request["history"], self.processor

@@ -294,10 +294,7 @@ class ServedModel:
     def _prepared(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[dict[str, Any]]:
         """With the statistics of the candidates, and the history of states that are not scored by themselves."""
         kept = [(state, request["candidates"], request["time"]) for request, state in asked if state is not None]
-        if self._keeps and self.items is None:  # nothing to fill in; states are checked when they are scored
-            filled = iter([candidates for _, candidates, _ in kept])
-        else:
-            filled = iter(UserState.filled(kept))
+        filled = iter(UserState.filled(kept))
         inline = iter(self.answers.prepare([request for request, state in asked if state is None]))
         prepared = []
         for request, state in asked:
@@ -320,7 +317,7 @@ class ServedModel:
             if state is None:
                 wanted.append((Request(history, candidates, time, cosines, most), None))
             else:
-                wanted.append(state.request(candidates, time, similarity=cosines, max_tokens=most))
+                wanted.append(state.request(candidates, time, similarity=cosines, max_tokens=most, is_filled=True))
         found = self._scorer.score_many(wanted)
         for (_, state), (_, encoded, reencoded) in zip(asked, found):
             if state is not None:
