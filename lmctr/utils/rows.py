@@ -24,9 +24,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 _AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
 
 
-def is_whole(value: Any, least: int = 1) -> bool:
-    """Whether a value is a whole number, Python's or numpy's, of at least `least`; booleans are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, Python's or numpy's, of at least 1; booleans are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
 
 
 def graded_value(entry: Mapping[str, Any], where: str) -> float:
