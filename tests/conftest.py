@@ -44,6 +44,7 @@ def pytest_xdist_make_scheduler(config, log):
 def one_registry_of_operators():
     """Each export to ONNX reads the source of all operators anew, half a second each, and asks torch for their list some fifty times."""
     try:
+        import torch.fx.config
         from torch._export import utils
         from torch.onnx._internal.exporter._registration import ONNXRegistry
     except ImportError:  # without the packages of the extra nothing is exported
@@ -53,6 +54,8 @@ def one_registry_of_operators():
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         if hasattr(utils, "_materialize_cpp_cia_ops"):  # a private name of torch
             patch.setattr(utils, "_materialize_cpp_cia_ops", functools.cache(utils._materialize_cpp_cia_ops))
+        # Each node of each graph is given the stack that made it, as text: a twentieth of an export, and read by debuggers only.
+        patch.setattr(torch.fx.config, "do_not_emit_stack_traces", True, raising=False)
         yield
 
 

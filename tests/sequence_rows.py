@@ -8,6 +8,9 @@ from lmctr.data import InteractionLog, SequenceProcessor, SequenceView
 
 BEHAVIORS = ("unknown", "full-play", "like")
 SCENARIOS = ("home", "search", "radio")
+CANDIDATES = [{"item": 100 + i, "scenario": SCENARIOS[i % 3]} for i in range(7)] + [
+    {"item": 999}
+]  # of which one is unknown
 
 
 def statistics_logits(weights, batch, row, candidate):
@@ -111,3 +114,23 @@ def random_batch(config, seed=0, num_rows=3, num_events=9, num_candidates=None, 
     labels.view(-1)[0], labels.view(-1)[1:2] = 1, 0
     batch["labels"] = labels.float()
     return batch
+
+
+def events_of(seed, count, time=0):
+    """Raw events of one user, of whom the first comes up to 4 seconds after `time`."""
+    generator = torch.Generator().manual_seed(seed)
+    events = []
+    for _ in range(count):
+        item, behavior, scenario, gap = (int(torch.randint(0, n, (), generator=generator)) for n in (12, 3, 3, 5))
+        time += gap
+        events.append(
+            {"item": 100 + item, "behavior": BEHAVIORS[behavior], "scenario": SCENARIOS[scenario], "time": time}
+        )
+    return events
+
+
+def one_by_one(model, processor, history, candidates, time):
+    """The logits of candidates, each scored as a row of its own."""
+    with torch.no_grad():
+        rows = [processor([history], [[candidate]], times=[time]) for candidate in candidates]
+        return torch.cat([model(**row).logits[0] for row in rows])

@@ -16,7 +16,7 @@ from lmctr.cli.main import main
 from lmctr.runs.recipe import load_recipe
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
-EVENTS, USERS, ITEMS = 3_000, 500, 400
+EVENTS, USERS, ITEMS = 1_200, 300, 240
 # The page's trainings, cut short: the commands are tested here, not what the models reach.
 SHORT = {
     "din": ["--data.max_train_samples", "1000", "--training.epochs", "1"],

@@ -230,10 +230,10 @@ def make_optimizer(arm: str, model: nn.Module) -> torch.optim.Optimizer:
     return GroupedOptimizer([dense, LazyAdamW(tables, lr=1e-3)])
 
 
-def matmul_speed(device: str, size: int = 2048, repeats: int = 5, dtype: torch.dtype = torch.float32) -> float:
+def matmul_speed(device: str, size: int = 2048, dtype: torch.dtype = torch.float32) -> float:
     """FLOP/s of a product of two (size, size) matrices: the best of a few."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    seconds = in_turn({"product": lambda: left @ right}, repeats, device=device, warm_up=True)
+    seconds = in_turn({"product": lambda: left @ right}, 5, device=device, warm_up=True)
     return 2 * size**3 / min(seconds["product"])
 
 

@@ -20,7 +20,6 @@ _KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_
 def rerank_request(
     body: Mapping[str, Any],
     kind: str,
-    clock: Callable[[], float] = time.time,
     last_time: Callable[[str], float | None] = lambda user: None,
 ) -> dict[str, Any]:
     """The request that a query and its documents stand for.
@@ -56,7 +55,7 @@ def rerank_request(
         for key in query.keys() & {"candidates", *own}:
             beside = "documents" if key == "candidates" else key
             raise ValueError(f"request: query: {key!r}; the request has {beside!r} beside it; give it in one place")
-        return own | {"time": _now(query, int(clock()), last_time)} | query | {"candidates": documents}
+        return own | {"time": _now(query, int(time.time()), last_time)} | query | {"candidates": documents}
     if not isinstance(query, dict):
         raise ValueError(f"request: query must be an object (or its JSON text) with columns; this model reads {kind}")
     if not all(isinstance(document, dict) for document in documents):

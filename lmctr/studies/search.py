@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,13 @@ class Search:
     """
 
     @kept_settings()  # arguments with `tf32` set it when they are made
-    def __init__(self, options: SearchOptions, say: Callable[[str], None] | None = None):
+    def __init__(self, options: SearchOptions):
         try:
             import optuna
         except ImportError as error:
             raise MissingExtraError("search needs optuna; install it with: pip install 'lmctr[search]'") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna, self.options = optuna, options
-        self.say, self.tell = say or progress.say, say or print
         self.start = load_recipe(options.recipe, options.overrides)
         self.space = read_space(options.space, input_of(self.start).free_data_keys)
         for parameter in self.space:
@@ -131,7 +130,7 @@ class Search:
         while (done := _counted(study)) < self.options.trials:
             minutes = (time.monotonic() - began) / 60
             if self.options.max_minutes is not None and minutes >= self.options.max_minutes:
-                self.tell(
+                print(
                     f"{minutes:.1f} minutes have passed: {done} of {self.options.trials} trials; the same command goes on"
                 )
                 break
@@ -207,7 +206,7 @@ class Search:
             known = {parameter.key: parameter.encode(_value_at(values, parameter.key)) for parameter in self.space}
             missing = [key for key, value in known.items() if value is None]
             if missing:
-                self.tell(f"the start itself is no trial: the space does not hold its {', '.join(missing)}")
+                print(f"the start itself is no trial: the space does not hold its {', '.join(missing)}")
             else:
                 study.enqueue_trial(known)
 
@@ -218,13 +217,13 @@ class Search:
         trial = study.ask()
         values = {parameter.key: parameter.suggest(trial) for parameter in self.space}
         shown = ", ".join(f"{key} {_short(value)}" for key, value in values.items())
-        self.say(f"trial {number + 1} of {self.options.trials}: {shown}")
+        progress.say(f"trial {number + 1} of {self.options.trials}: {shown}")
         state, began = self.optuna.trial.TrialState, time.monotonic()
         watch = _Watch(self, trial)
         known = [other for other in study.trials if other.state.name == "COMPLETE" and other.params == trial.params]
         if known:  # the same again would only cost time
             study.tell(trial, known[0].value)
-            self.say(f"  validation {self.metric} {known[0].value:.4f}, as before")
+            progress.say(f"  validation {self.metric} {known[0].value:.4f}, as before")
             return
         try:
             shutil.rmtree(self.folder / "trial", ignore_errors=True)
@@ -244,7 +243,7 @@ class Search:
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
             outcome = f"failed: {error}"
-        self.say(f"  {outcome}  ({time.monotonic() - began:.0f} s)")
+        progress.say(f"  {outcome}  ({time.monotonic() - began:.0f} s)")
 
     def _training(self, values: Mapping[str, Any]) -> Training:
         recipe = self._recipe({**values, **_OF_TRIALS}, "the search")
@@ -278,9 +277,9 @@ class Search:
         for trial in sorted(ended, key=lambda trial: -self.sign * trial.value)[:5]:
             place = "best" if trial.number == best.number else ""
             table.append([place, *(_short(value) for value in self._values(trial).values()), f"{trial.value:.4f}"])
-        self.tell(f"\n{text_table(table)}")
+        print(f"\n{text_table(table)}")
         counts = {state: sum(trial.state.name == state for trial in study.trials) for state in ("COMPLETE", "PRUNED")}
-        self.tell(f"{_counted(study)} trials: {counts['COMPLETE']} to their end, {counts['PRUNED']} ended early")
+        print(f"{_counted(study)} trials: {counts['COMPLETE']} to their end, {counts['PRUNED']} ended early")
         start = self.start.resolved()
         if all(_value_at(start, key) == value for key, value in values.items()):
             values = {}
@@ -293,7 +292,7 @@ class Search:
                 shutil.rmtree(old)
             for suffix in ("md", "json"):
                 (self.folder / f"comparison.{suffix}").unlink(missing_ok=True)
-        self.tell(
+        print(
             f"wrote {path}" if values else f"wrote {path}: the start stayed the best, so there is nothing to compare"
         )
         compared = None if self.options.no_compare or not values or not self.options.seeds else self._compare(recipe)
@@ -309,11 +308,11 @@ class Search:
         for name, recipe in (("best", best), ("start", self.start)):
             for seed in self.options.seeds:
                 path = self.folder / f"{name}-{seed}"
-                self.say(f"\n{name}, seed {seed}")
+                progress.say(f"\n{name}, seed {seed}")
                 train_recipe(recipe, path, {"training.seed": seed}, "auto", False, self.options.command)
                 runs.setdefault(name, []).append(str(path))
         comparison = compare_runs(runs["best"], runs["start"])
-        self.tell(f"\n{comparison.text()}")
+        print(f"\n{comparison.text()}")
         for suffix in ("md", "json"):
             write_comparison(comparison, self.folder / f"comparison.{suffix}", self.options.command)
         return comparison

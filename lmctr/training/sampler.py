@@ -188,14 +188,13 @@ class FillerCollator:
     A filler among impressions has no ads (`ad_mask` False): batch normalisation does not count them either.
     """
 
-    def __init__(self, collator: Any, label_name: str = "labels"):
+    def __init__(self, collator: Any):
         self.collator = collator
-        self.label_name = label_name
 
     def __call__(self, rows: list) -> dict:
         fillers = [index for index, row in enumerate(rows) if isinstance(row, Filler)]
         batch = self.collator([row.item if isinstance(row, Filler) else row for row in rows] if fillers else rows)
-        for name, value in {self.label_name: -100, "ad_mask": False}.items() if fillers else ():
+        for name, value in {"labels": -100, "ad_mask": False}.items() if fillers else ():
             if name in batch:
                 batch[name][fillers] = value
         return batch

@@ -26,9 +26,9 @@ _ABSENT = object()
 _NOT_NUMBERS = {str, type(None), object}
 
 
-def is_whole(value: Any, least: int = 1) -> bool:
-    """Whether a value is a whole number, Python's or numpy's, of at least `least`; booleans are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, Python's or numpy's, of at least 1; booleans are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
 
 
 def graded_value(entry: Mapping[str, Any], where: str) -> float:

@@ -5,9 +5,10 @@ import copy
 import numpy as np
 import onnxruntime
 import pytest
+import test_linear_start
 import torch
 from sklearn.linear_model import LogisticRegression
-from test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
+from test_linear_start import HALF_LIFE, MODELS, fitted, logits_of
 
 import lmctr
 from lmctr.data import load_log, split_log
@@ -17,6 +18,12 @@ from lmctr.hub.model_card import build_card
 from lmctr.runs.inputs import boosting
 from lmctr.runs.inputs.boosting import add_trees
 from lmctr.runs.inputs.linear_start import LinearSamples
+
+LOG = test_linear_start.LOG | {"events_per_user": 30}  # of fewer than 1,000 samples trees are a third as many
+
+
+def run_of(kind, folder, more=(), **training):
+    return test_linear_start.run_of(kind, folder, {"options": LOG, **dict(more)}, **training)
 
 
 def samples(count=1500, tasks=1, seed=0):
@@ -56,8 +63,10 @@ def forest(values, labels, weight, seed):
 
 def model_of(num_statistics=4, tasks=1):
     names = ["click", "like"][:tasks]
-    config = lmctr.DINConfig(item_vocab_size=9, embedding_dim=4, num_statistics=num_statistics, task_names=names)
-    return lmctr.DINForCTR(config)
+    values = {"embedding_dim": 4, "attention_hidden_sizes": [4], "head_hidden_sizes": [4]}
+    return lmctr.DINForCTR(
+        lmctr.DINConfig(item_vocab_size=9, num_statistics=num_statistics, task_names=names, **values)
+    )
 
 
 @pytest.mark.parametrize("count", [1500, 900])
@@ -140,7 +149,7 @@ def test_a_run_is_the_mean_of_regression_and_trees_before_it_learns(kind, tmp_pa
     expected = 0.5 * trees(new) + 0.5 * regression.decision_function(new)
     assert np.abs(trees(new) - regression.decision_function(new)).max() > 0.3
     np.testing.assert_allclose(logits, expected, atol=2e-4)
-    assert "| Boosted trees | 300 on the statistics; their share in the logits is 0.5, the network's 0.5 |" in str(
+    assert "| Boosted trees | 100 on the statistics; their share in the logits is 0.5, the network's 0.5 |" in str(
         build_card(run.path)
     )
 

@@ -132,6 +132,7 @@ def run(tmp_path_factory):
     return lmctr.runs.train(recipe, output_dir=folder / "run")
 
 
+@pytest.mark.usefixtures("one_registry_of_operators")
 def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     again = lmctr.AutoModelForCTR.from_pretrained(run.path)
     rates, before = (own.trees_beside().rates.table for own in (again, run.model))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sequence_rows import BEHAVIORS, SCENARIOS, sequence_log
+from sequence_rows import CANDIDATES, events_of, one_by_one, sequence_log
 
 from lmctr import ASTROConfig, ASTROForCTR, SequenceProcessor
 from lmctr.models.astro.layers import RelativeBias, Temperature
@@ -38,29 +38,6 @@ def make(length=60, strategies=STRATEGIES, **options):
                 for parameter in module.parameters(recurse=False):
                     parameter.normal_(std=0.5)
     return model, processor
-
-
-def events_of(seed, count, time=0):
-    generator = torch.Generator().manual_seed(seed)
-    events = []
-    for _ in range(count):
-        item, behavior, scenario, gap = (
-            int(torch.randint(0, high, (), generator=generator)) for high in (12, 3, 3, 5)
-        )
-        time += gap
-        events.append(
-            {"item": 100 + item, "behavior": BEHAVIORS[behavior], "scenario": SCENARIOS[scenario], "time": time}
-        )
-    return events
-
-
-CANDIDATES = [{"item": 100 + i, "scenario": SCENARIOS[i % 3]} for i in range(7)] + [{"item": 999}]
-
-
-def one_by_one(model, processor, history, candidates, time):
-    with torch.no_grad():
-        rows = [processor([history], [[candidate]], times=[time]) for candidate in candidates]
-        return torch.cat([model(**row).logits[0] for row in rows])
 
 
 MODELS = {length: make(length) for length in (90, 9)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sequence_rows import BEHAVIORS, SCENARIOS, sequence_log
+from sequence_rows import CANDIDATES, events_of, one_by_one, sequence_log
 
 import lmctr
 from lmctr import SequenceProcessor
@@ -27,7 +27,6 @@ SMALL = {
 }
 RIVALS = [family for family in SMALL if family != "astro"]
 CACHED = ("behavior_transformer", "hstu", "hstu next")
-CANDIDATES = [{"item": 100 + i, "scenario": SCENARIOS[i % 3]} for i in range(7)] + [{"item": 999}]
 
 
 def make(family, length=None, **options):
@@ -40,24 +39,6 @@ def make(family, length=None, **options):
 
 
 MODELS = {(family, length): make(family, length) for family in RIVALS for length in (None, 6)}
-
-
-def events_of(seed, count, time=0):
-    generator = torch.Generator().manual_seed(seed)
-    events = []
-    for _ in range(count):
-        item, behavior, scenario, gap = (int(torch.randint(0, n, (), generator=generator)) for n in (12, 3, 3, 5))
-        time += gap
-        events.append(
-            {"item": 100 + item, "behavior": BEHAVIORS[behavior], "scenario": SCENARIOS[scenario], "time": time}
-        )
-    return events
-
-
-def one_by_one(model, processor, history, candidates, time):
-    with torch.no_grad():
-        rows = [processor([history], [[candidate]], times=[time]) for candidate in candidates]
-        return torch.cat([model(**row).logits[0] for row in rows])
 
 
 @pytest.mark.parametrize("family", list(SMALL))
