@@ -321,7 +321,8 @@ class UserState:
         """Read a state back.
 
         Args:
-            items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's.
+            items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's. A history that is kept
+                whole is counted again by it.
 
         Raises:
             FileNotFoundError: no such file.
