@@ -10,12 +10,14 @@ from pathlib import Path
 from lmctr._early import hear_interrupt
 from lmctr.cli import main as cli
 from lmctr.utils.files import is_utf_8
+from lmctr.utils.stopping import hear_in_finalizers
 
 
 def main() -> int:
     """Run the command line of this process; an error that nobody expected ends with what a report of it needs, and code 1."""
     _open_streams()
     hear_interrupt()
+    hear_in_finalizers()
     try:
         return cli.main()
     except Exception as error:

@@ -345,24 +345,40 @@ def test_what_is_taken_for_the_command_line(monkeypatch, program, words, expecte
     assert _early.is_command_line() is expected
 
 
-@pytest.mark.parametrize("name", ["lmctr._moved", "lmctr.models.families", "lmctr.cli.main"])
-def test_an_interrupt_while_the_command_line_is_imported_has_no_traceback(tmp_path, name):
-    """It ends the process as a shell knows it; the next one, in the verb, is told."""
+FINALISED = """class Short:
+                def __del__(self):
+                    signal.raise_signal(signal.SIGINT)
+            Short()
+            time.sleep(5)"""
+
+
+@pytest.mark.parametrize(
+    ("name", "comes", "code", "told"),
+    [
+        ("lmctr._moved", "os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, ""),
+        ("lmctr.models.families", "os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, ""),
+        ("lmctr.cli.main", "os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, ""),
+        ("lmctr.cli.init", "os.kill(os.getpid(), signal.SIGINT)", 130, "interrupted\n"),
+        ("lmctr.cli.init", FINALISED, 130, "interrupted\n"),
+    ],
+)
+def test_an_interrupt_while_the_command_line_is_imported_has_no_traceback(tmp_path, name, comes, code, told):
+    """It ends the process as a shell knows it; the next one, in the verb, is told, also where it comes while an object is finalised."""
     (tmp_path / "sitecustomize.py").write_text(
         f"""
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background lets it be ignored
 class Interrupted:
     def find_spec(self, name, path, target=None):
         if name == {name!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            {comes}
 sys.meta_path.insert(0, Interrupted())
 """
     )
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "lmctr", "--version"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
 
 
 def test_public_names_are_lazy_and_complete():

@@ -321,7 +321,8 @@ class UserState:
         """Read a state back.
 
         Args:
-            items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's.
+            items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's. A history that is kept
+                whole is counted again by it.
 
         Raises:
             FileNotFoundError: no such file.
@@ -347,8 +348,6 @@ class UserState:
             needed = "counts the user's statistics: give" if items is None else "counts no statistics: leave out"
             raise ValueError(f"{path}: the state {needed} the table of the items' statistics (items)")
         state = cls(model, processor, items=items)
-        if items is not None:
-            state._statistics.load(json.loads(metadata["statistics"]), items)
         own = state._scorer.model
         for what, found in (("model", model_fingerprint(own)), ("processor", settings_fingerprint(processor))):
             if metadata.get(what) != found:
@@ -358,6 +357,10 @@ class UserState:
                 )
         state._history = json.loads(metadata["history"])
         state.num_seen = int(metadata["num_seen"])
+        if items is not None and state.num_kept == state.num_seen:  # as in `gone_on`
+            state._statistics.extend(state._history)
+        elif items is not None:
+            state._statistics.load(json.loads(metadata["statistics"]), items)
         if tensors:
             device = next(own.parameters()).device
             moved = {name: tensor.to(device) for name, tensor in tensors.items()}

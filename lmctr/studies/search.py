@@ -213,7 +213,7 @@ class Search:
     @kept_settings()
     def _try(self, study: Any, number: int) -> None:
         """One trial. What its values cannot be trained with is told and noted; where no training could begin yet it is an error."""
-        study.sampler = self.optuna.samplers.TPESampler(seed=self.seed + number)
+        study.sampler = self.optuna.samplers.TPESampler(seed=(self.seed + number) % 2**32)
         trial = study.ask()
         values = {parameter.key: parameter.suggest(trial) for parameter in self.space}
         shown = ", ".join(f"{key} {_short(value)}" for key, value in values.items())

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _SAME = 0.5  # seconds
+_SOON = 0.01
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,6 +37,21 @@ def stopped_by_term() -> Iterator[None]:
 
 def _stop(number: int, frame: Any) -> None:
     raise Terminated
+
+
+def hear_in_finalizers() -> None:
+    """From here on a Ctrl-C (and SIGTERM, where that is one) that comes while Python finalises an object, where nothing can be raised, comes again a moment
+    later. Otherwise some would be lost, above all while transformers is imported."""
+    sys.unraisablehook = _come_again
+
+
+def _come_again(unraisable: Any) -> None:
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = getattr(unraisable.exc_type, "exit_code", 128 + signal.SIGINT) - 128
+    with contextlib.suppress(RuntimeError):  # the process is at its end
+        threading.Timer(_SOON, os.kill, (os.getpid(), number)).start()
 
 
 class HeldInterrupt:

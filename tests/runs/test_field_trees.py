@@ -68,11 +68,12 @@ def test_the_trees_read_numbers_and_ids(tasks, count):
     torch.testing.assert_close(model.train()(**inputs).logits.detach(), alone)  # the network learns by itself
 
 
-def test_both_halves_of_the_trees_are_stopped_by_rows_of_their_own():
+@pytest.mark.parametrize(("seed", "other"), [(3, 1003), (2**32 - 1, 999)])
+def test_both_halves_of_the_trees_are_stopped_by_rows_of_their_own(seed, other):
     numbers, ids, labels = rows_of(2000)
     columns, places = np.column_stack([numbers, ids]).astype(np.float32), np.arange(4)
-    _, forest = _field_forest(columns, [places, places], labels[:, 0], None, 3)
-    counts = [field_trees(labels[:, 0], seed).fit(columns, labels[:, 0]).n_iter_ for seed in (3, 1003)]
+    _, forest = _field_forest(columns, [places, places], labels[:, 0], None, seed)
+    counts = [field_trees(labels[:, 0], own).fit(columns, labels[:, 0]).n_iter_ for own in (seed, other)]
     assert len(forest) == sum(counts)
     assert counts[0] != counts[1]
     assert not np.array_equal(forest[0]["threshold"], forest[counts[0]]["threshold"])

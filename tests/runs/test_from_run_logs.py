@@ -388,7 +388,7 @@ def test_statistics_stay_where_a_column_of_items_has_come_to_be_a_category(tmp_p
     def trained(folder, items, kinds, **overrides):
         draw = np.random.default_rng(6)
         catalogue = {"item_id": np.arange(items), "kind": [f"k{number % kinds}" for number in range(items)]}
-        catalogue |= {"shop_id": np.arange(items) // 2}
+        catalogue |= {"shop_id": np.arange(items) // 2, "parent_item_id": np.arange(items) // 10}
         columns = (draw.integers(0, 20, 600), draw.integers(0, items, 600), np.arange(600), draw.integers(0, 2, 600))
         log = InteractionLog.from_columns(*columns, catalogue=pa.table(catalogue))
         data = {"statistics": ["full"], "baselines": False, "name": str(log.save(tmp_path / f"log-{folder}"))}

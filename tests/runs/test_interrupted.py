@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import time
 from unittest.mock import ANY
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import TrainerCallback
 
 import lmctr
 from lmctr.training.checkpoints import newest_complete_checkpoint
-from lmctr.utils.stopping import HeldInterrupt, Terminated, stopped_by_term
+from lmctr.utils.stopping import HeldInterrupt, Terminated, hear_in_finalizers, stopped_by_term
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -106,6 +108,34 @@ def test_a_grids_sigterm_behind_the_terminals_ctrl_c_is_the_same_one():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
         assert held.came
+
+
+class Finalised:
+    """Does something when it goes, where nothing can be raised."""
+
+    def __init__(self, does):
+        self.does = does
+
+    def __del__(self):
+        self.does()
+
+
+def test_a_sigterm_while_an_object_is_finalised_comes_behind_it(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    hear_in_finalizers()
+    began = time.monotonic()
+
+    @stopped_by_term()
+    def works():
+        Finalised(lambda: signal.raise_signal(signal.SIGTERM))
+        time.sleep(30)
+
+    with pytest.raises(Terminated):
+        works()
+    assert time.monotonic() - began < 20
+    assert capfd.readouterr().err == ""
+    Finalised(lambda: 1 / 0)
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_handlers_of_others_stay(monkeypatch):

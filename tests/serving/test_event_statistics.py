@@ -188,7 +188,7 @@ def test_a_state_goes_over_to_a_run_that_went_on(family, log, reader):
     torch.testing.assert_close(short.score([candidate], time), expected, atol=1e-5, rtol=0)
 
 
-def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categories(log, reader):
+def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categories(log, reader, tmp_path):
     model, processor = made("din", log, reader)
     history, candidate, _ = request_of(
         log, int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
@@ -202,8 +202,11 @@ def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categ
     )
     states = [UserState(model, processor, history, items=table) for table in (before, after)]
     moved = states[0].moved_to(model, processor, after)
-    found = [numbers_of(UserState.filled([(state, [candidate], time)])[0]) for state in (moved, states[1])]
-    np.testing.assert_array_equal(*found)
+    loaded = UserState.load(states[0].save(tmp_path / "state"), model, processor, after)
+    *found, expected = (
+        numbers_of(UserState.filled([(state, [candidate], time)])[0]) for state in (moved, loaded, states[1])
+    )
+    np.testing.assert_array_equal(found, [expected, expected])
 
 
 def numbers_of(candidates):

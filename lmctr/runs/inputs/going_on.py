@@ -178,4 +178,4 @@ def _parted(names: Sequence[str]) -> tuple[list[str], set[str], set[str]]:
 def _column_read(row: Statistic) -> str:
     """The column of the items that a statistic counts by, or whose numbers it is a taste for; empty where there is none that data may lack."""
     taste = row.feature if row.aggregation == "taste" and row.feature not in ("mean", "count", "year") else ""
-    return taste or row.column.replace(ITEM, "")
+    return taste or ("" if row.column == ITEM else row.column)
