@@ -20,9 +20,6 @@ __all__ = ["SHARES", "add_trees", "choose_share", "set_share"]
 
 SHARES = np.linspace(0.0, 1.0, 21)
 """Those that `boosting_share: auto` chooses from."""
-_APART = (
-    1000  # seeds of two forests: they draw other columns, and stop by other rows; those of numpy go round at 2**32
-)
 _ROUNDING = 1e-6  # of scaled statistics, between what a log and what a request counts
 
 
@@ -106,9 +103,7 @@ def _field_forest(
     regression that none of them reads."""
     forest = []
     for number, places in enumerate(read):
-        for tree in _trees(
-            field_trees(labels, (seed + _APART * number) % 2**32).fit(values[:, places], labels, weight)
-        ):
+        for tree in _trees(field_trees(labels, _seed(seed, number)).fit(values[:, places], labels, weight)):
             forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(read)})
     return np.zeros(values.shape[1] + 1, np.float32), forest
 
@@ -123,9 +118,14 @@ def _forest(
     columns = np.column_stack([values, sums.astype(np.float32)])
     forest, distinct = [], [np.unique(own[np.isfinite(own)]) for own in columns.T]
     for number, read in enumerate((values, columns)):
-        model = statistic_trees(labels, (seed + _APART * number) % 2**32).fit(read, labels, weight)
+        model = statistic_trees(labels, _seed(seed, number)).fit(read, labels, weight)
         forest += [{**_with_room(tree, distinct), "value": tree["value"] / 2} for tree in _trees(model)]
     return line, forest
+
+
+def _seed(seed: int, number: int) -> int:
+    """Of one of two forests, which draw other columns, and stop by other rows; numpy's seeds end at 2**32."""
+    return (seed + 1000 * number) % 2**32
 
 
 def _trees(model: Any) -> list[dict[str, np.ndarray]]:
