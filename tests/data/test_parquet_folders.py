@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -164,3 +165,18 @@ def test_a_zero_at_the_head_far_down_a_file_keeps_the_column_a_text(tmp_path, mo
     table = pq.read_table(tmp_path / "rows.parquet")
     assert table["id"].to_pylist()[-2:] == ["199", "0007"]
     assert table["n"].to_pylist()[-2:] == [199, 0]
+
+
+def test_guesses_are_of_all_small_files_of_a_folder(tmp_path):
+    """Parts of some rows each, as Spark writes them: one alone would hide what comes after the label, and that ids come again."""
+    folder, table = tmp_path / "days", events().rename_columns(["user_id", "item_id", "time", "clicked"])
+    watched = pc.if_else(pc.equal(table["clicked"], 1), table["time"], None)
+    table = table.append_column("closed", watched)
+    folder.mkdir()
+    for number in range(20):
+        pq.write_table(table.slice(30 * number, 30), folder / f"part-{number:05d}-0.c000.snappy.parquet")
+    guess = guess_files(str(folder))
+    assert guess.events.whole
+    assert guess.events.table.num_rows == guess.events.rows == 600
+    assert {"user", "item"} <= {*guess.schema["columns"]}
+    assert next(own.role for own in guess.guesses if own.column == "closed") == "left out"

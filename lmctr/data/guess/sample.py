@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
-from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
@@ -165,6 +165,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         blocks = stream_file(path, kinds, block_size=_BYTES)
         first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
+    table = _with_more(table, blocks) if kind == "parquet" else table
     whole = next(blocks, None) is None
     if kind in ("csv", "tsv"):
         refuse_lists_of_shown(table, path)
@@ -233,6 +234,15 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
     return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+
+
+def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
+    """The first rows with those after them, up to `_BYTES`: files of a folder are read one by one, and may be small."""
+    taken, size = [table], table.nbytes
+    while size < _BYTES and (rows := next(blocks, None)) is not None:
+        taken.append(pa.Table.from_batches([rows.table]))
+        size += rows.table.nbytes
+    return pa.concat_tables(taken)
 
 
 def _kinds_of_mixed(path: Path) -> dict[str, str]:
