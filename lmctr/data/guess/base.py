@@ -198,7 +198,8 @@ class Guesser:
             return ""
         shapes = pc.dictionary_encode(pc.replace_substring_regex(texts, r"\d+", "9")).indices
         first = [texts[pc.index(shapes, place).as_py()].as_py() for place in pc.unique(shapes)[:3].to_pylist()]
-        return f"dates, but written in more than one way: {', '.join(map(repr, first))}"
+        how = "written in more than one way" if len(first) > 1 else "in a form that is not known"
+        return f"dates, but {how}: {', '.join(map(repr, first))}"
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""

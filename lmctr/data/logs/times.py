@@ -19,7 +19,7 @@ UNITS = tuple(columns.PER_SECOND)
 _OF_SERVERS = ("%Y%m%d%H%M%S", "%a, %d %b %Y %H:%M:%S GMT", "%d/%b/%Y:%H:%M:%S +0000", "%a %b %d %H:%M:%S +0000 %Y")
 FORMATS = _OF_SERVERS + tuple(
     f"{date}{hours}"
-    for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC")
+    for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC", " %H:%M:%S %z")
     for date in (
         *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%d-%m-%Y", "%b %d, %Y", "%d %b %Y"),
         *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
