@@ -63,7 +63,7 @@ class FileSample:
     Attributes:
         path: the file. reading: keys of the schema besides the path (`names`, `delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
-        objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        objects: columns of objects with entries of their own (JSON lines, Parquet), with what they hold and what makes columns of it; the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
@@ -75,7 +75,7 @@ class FileSample:
     table: pa.Table
     rows: int
     whole: bool
-    objects: tuple[str, ...] = ()
+    objects: Mapping[str, str] = field(default_factory=dict)
     nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
     mixed: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         and (hint := no_header_hint(table.column_names, _values_as_names(table), str(path)))
     ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
-    objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
+    objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
     nameless = tuple(name for name in table.column_names if not name.strip())
     no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
     table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
@@ -342,10 +342,15 @@ def _no_field(kind: pa.DataType) -> str:
     return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 
-def _holds_objects(kind: pa.DataType) -> bool:
+def _objects_in(kind: pa.DataType) -> str:
+    """What values of a type are that hold objects, and how they become columns; nothing of others."""
+    if pa.types.is_struct(kind):
+        return "objects; give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
+    held = "lists of objects" if is_list(kind) else "maps"
     while is_list(kind):
         kind = kind.value_type
-    return pa.types.is_struct(kind) or pa.types.is_map(kind)
+    is_one = pa.types.is_struct(kind) or pa.types.is_map(kind)
+    return f"{held}; give each entry a row of its own (explode in pandas and Spark), or a column" if is_one else ""
 
 
 def _all_match(values: pa.Array, pattern: str) -> bool:
