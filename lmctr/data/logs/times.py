@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time as clock
 from itertools import product
 from typing import Any
@@ -76,8 +77,8 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     place = columns.place(source, spec.column)
     if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)
-    elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
-        # A reader takes ISO times for times by itself, and so does a format of that order.
+    elif spec.format is not None and (not pa.types.is_temporal(array.type) or re.match("%Y-(?!%m-%d)", spec.format)):
+        # A reader takes ISO times for times by itself, and the texts of a format such as %Y-%d-%m too; a time is one, however other texts write it.
         raise ValueError(
             f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )
