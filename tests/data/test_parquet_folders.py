@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -108,6 +109,20 @@ def test_files_that_differ(folder, change, message):
 def test_a_folder_without_parquet_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a folder without \.parquet files"):
         read_table(tmp_path)
+
+
+def test_a_folder_parted_by_a_column_says_how_it_becomes_one_file(tmp_path):
+    """As Spark writes it; the files lack the column that the names of the folders hold."""
+    for day in ("2024-01-01", "2024-01-02"):
+        (tmp_path / "log" / f"dt={day}").mkdir(parents=True)
+        pq.write_table(events(), tmp_path / "log" / f"dt={day}" / "part-0.parquet")
+    with pytest.raises(
+        FileNotFoundError, match=r"such as dt=2024-01-0\d, .* write it as one file: pandas.read"
+    ) as told:
+        read_table(tmp_path / "log")
+    code = str(told.value).partition("one file: ")[2].replace("'log.parquet'", repr(str(tmp_path / "log.parquet")))
+    eval(code, {"pandas": pd})
+    assert read_table(tmp_path / "log.parquet").column_names == ["u", "i", "t", "y", "dt"]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 20])
