@@ -31,6 +31,15 @@ def test_days_are_no_items(tmp_path):
     assert guess.schema["columns"]["item"] == "thing"
 
 
+def test_days_beside_the_time_are_no_context(tmp_path):
+    """The model would know the days of its training, and none of those to come."""
+    days = [20240101 + row // 15 for row in range(ROWS)]
+    for name, own in (("event_date", days), ("dt", [f"{day % 100:02d}.01.2024" for day in days])):
+        guess, _ = guessed(tmp_path / "e.csv", table(slot=[row % 5 for row in range(ROWS)], **{name: own}))
+        assert guess.schema["columns"]["context"] == {"slot": {"column": "slot", "type": "integer"}}
+        assert next(one.why for one in guess.guesses if one.column == name) == "another time than ts"
+
+
 def test_a_rating_that_every_item_has_one_of_is_the_items_own(tmp_path):
     """What others gave an app or a product before, as its page shows it: no answer of this user, and no label."""
     items = table()["item_id"]

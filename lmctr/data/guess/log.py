@@ -424,6 +424,8 @@ class _LogGuesser(Guesser):
                 self._say("left out", name, why)
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
+            elif self._are_times(name):  # days, as texts or 20240301
+                self._say("left out", name, f"another time than {time if isinstance(time, str) else time['column']}")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read
