@@ -422,11 +422,6 @@ def test_questions_where_it_is_not_sure(tmp_path):
             {},
             r"Created On holds no times that can be told \(dates, but written in more than one way: '9/1/2014 8:00', '27-01-2014 9:30'\)",
         ),
-        (
-            {"ts": None, "Created On": ["2014-01-09 08:00:00 Paris", "2014-01-10 08:00:00 Paris"] * (ROWS // 2)},
-            {},
-            r"\(dates, but in a form that is not known: '2014-01-09 08:00:00 Paris'\)",
-        ),
     ],
 )
 def test_errors(tmp_path, columns, given, says):

@@ -69,3 +69,9 @@ def test_the_option_that_states_a_click_is_quoted_for_a_shell(tmp_path):
     events = ["Song Played", "Song Skipped"] * (ROWS // 2)
     with pytest.raises(NotToldError, match="--label 'event=Song Played'"):
         guess_log(write(tmp_path / "e.csv", table(click=None, event=events)))
+
+
+def test_dates_of_one_unknown_form_are_not_said_to_be_of_several(tmp_path):
+    times = ["2014-01-09 08:00:00 Paris", "2014-01-10 08:00:00 Paris"] * (ROWS // 2)
+    with pytest.raises(NoLogError, match=r"\(dates, but in a form that is not known: '2014-01-09 08:00:00 Paris'\)"):
+        guess_log(write(tmp_path / "e.csv", table(ts=None, **{"Created On": times})))
