@@ -20,7 +20,8 @@ a text or {"text": ...}, "candidates" a list of them instead:
 
     {"history": [{"text": "Heat (1995)", "time": 1700000000, "feedback": "liked"}], "target": "Casino (1995)", "time": 1700100000}
 
-The answer has "logit" and "probability" for a target, "logits" and "probabilities" for candidates.
+A run whose log has graded values (`feedback_values`: stars, watched seconds) reads a behaviour's as "value", here and of events below. The answer has
+"logit" and "probability" for a target, "logits" and "probabilities" for candidates.
 
 Events (the sequence families). Items by their ids, "behavior" and "scenario" by the names (or codes) of the run's log. A candidate (or the
 one "target") is an id, or an object with "item" and, where they differ from the request's, "scenario" and "time"; "user" holds the

@@ -153,6 +153,11 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
         raise ValueError(f"{str(path)[:200]}: no path of a file: {error.strerror}.") from None
     if is_folder:
         if format not in (None, "parquet") or not parquet_files(path):
+            if format in (None, "parquet") and (inner := next(path.glob("*/**/*.parquet"), None)) is not None:
+                raise FileNotFoundError(
+                    f"{path}: a folder whose .parquet files stand in folders of its own, such as {inner.parent.relative_to(path)}, as Spark and Hive part a "
+                    f"table by a column; write it as one file: pandas.read_parquet({str(path)!r}).to_parquet({path.name + '.parquet'!r})"
+                )
             raise FileNotFoundError(
                 f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file, or write each as Parquet "
                 f"into one folder: lmctr data convert FILE --output FOLDER/NAME.parquet"

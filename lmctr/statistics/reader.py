@@ -131,6 +131,11 @@ class StatisticsReader:
         """The row of each name."""
         return [statistic(name) for name in self.names]
 
+    @cached_property
+    def graded(self) -> bool:
+        """Whether graded values of events are read."""
+        return any(row.graded for row in self.rows)
+
     @property
     def priors(self) -> Prior:
         """What rates and means are smoothed towards."""

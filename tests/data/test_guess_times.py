@@ -27,6 +27,13 @@ from lmctr.data.tables.load import table_source
             ],
             {"column": "ts", "format": "%d.%m.%Y %H:%M"},
         ),
+        (  # of shops and databases: an offset after a blank, another one from some day on
+            lambda t: [
+                f"{np.datetime64(int(at) + 3600 * hours, 's')} +0{hours}00".replace("T", " ")
+                for at, hours in zip(t, [1] * (ROWS // 2) + [2] * (ROWS // 2))
+            ],
+            {"column": "ts", "format": "%Y-%m-%d %H:%M:%S %z"},
+        ),
     ],
 )
 def test_times(tmp_path, times, spec):

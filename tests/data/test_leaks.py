@@ -189,6 +189,16 @@ def catalogue_that_holds_the_label():
     check_log(columns, catalogue.append_column("quality", pa.array(np.arange(4000) % 2 + noise)))
 
 
+def context_that_comes_after(*, of_texts):
+    """A share read to the end, or the word of a step, beside an honest column of each kind."""
+    columns, catalogue = log_of()
+    rng, clicked = np.random.default_rng(1), columns["label"] == 1
+    read = np.where(clicked, rng.integers(1, 100, 4000), 0)
+    context = {"slot": rng.integers(0, 5, 4000), "app": rng.choice(["a", "b", None], 4000)}
+    context["after"] = np.where(clicked, "opened", None) if of_texts else read
+    check_log(columns | {"context": pa.table(context)}, catalogue)
+
+
 # ---- plants in tables ---------------------------------------------------------------------------------------------
 
 
@@ -256,6 +266,11 @@ PLANTS = {
     "4c label as a field": (label_as_a_field, "reads the label column 'label'"),
     "4d label with flips": (label_with_flips, "'flag' alone ranks .*noisy copy"),
     "4e label in the catalogue": (catalogue_that_holds_the_label, "'catalogue.quality' alone ranks"),
+    "4f context after the label": (
+        lambda: context_that_comes_after(of_texts=False),
+        "'after' alone ranks .* AUC of 1.0",
+    ),
+    "4g words after the label": (lambda: context_that_comes_after(of_texts=True), "'after' alone ranks .* AUC of 1.0"),
     "5a encoding over all rows": (
         encoding_over_all_rows,
         "'item_rate' follows the mean label of 'item' over all rows",
@@ -315,7 +330,12 @@ def test_events_of_days_or_hours_alone_may_be_alike(step):
 
 
 def test_sound_data_of_the_same_make():
-    check_log(*log_of())
+    columns, catalogue = log_of()
+    check_log(columns, catalogue)
+    rng = np.random.default_rng(1)
+    context = {"place": rng.integers(0, 900, 4000), "price": rng.random(4000), "app": rng.choice(["a", None], 4000)}
+    context["tags"] = [["x"], None, ["x", "y"], []] * 1000
+    assert check_log(columns | {"context": pa.table(context)}, catalogue).allowed == ()
     assert check_table(table()) == []
     assert check_table(table(), time=None, split="random") == []
     columns = table()

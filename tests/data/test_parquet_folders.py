@@ -3,7 +3,9 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -109,6 +111,20 @@ def test_a_folder_without_parquet_files(tmp_path):
         read_table(tmp_path)
 
 
+def test_a_folder_parted_by_a_column_says_how_it_becomes_one_file(tmp_path):
+    """As Spark writes it; the files lack the column that the names of the folders hold."""
+    for day in ("2024-01-01", "2024-01-02"):
+        (tmp_path / "log" / f"dt={day}").mkdir(parents=True)
+        pq.write_table(events(), tmp_path / "log" / f"dt={day}" / "part-0.parquet")
+    with pytest.raises(
+        FileNotFoundError, match=r"such as dt=2024-01-0\d, .* write it as one file: pandas.read"
+    ) as told:
+        read_table(tmp_path / "log")
+    code = str(told.value).partition("one file: ")[2].replace("'log.parquet'", repr(str(tmp_path / "log.parquet")))
+    eval(code, {"pandas": pd})
+    assert read_table(tmp_path / "log.parquet").column_names == ["u", "i", "t", "y", "dt"]
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 20])
 def test_counts_by_blocks_of_users_are_those_of_all_events(monkeypatch, chunk):
     table = events()
@@ -164,3 +180,18 @@ def test_a_zero_at_the_head_far_down_a_file_keeps_the_column_a_text(tmp_path, mo
     table = pq.read_table(tmp_path / "rows.parquet")
     assert table["id"].to_pylist()[-2:] == ["199", "0007"]
     assert table["n"].to_pylist()[-2:] == [199, 0]
+
+
+def test_guesses_are_of_all_small_files_of_a_folder(tmp_path):
+    """Parts of some rows each, as Spark writes them: one alone would hide what comes after the label, and that ids come again."""
+    folder, table = tmp_path / "days", events().rename_columns(["user_id", "item_id", "time", "clicked"])
+    watched = pc.if_else(pc.equal(table["clicked"], 1), table["time"], None)
+    table = table.append_column("closed", watched)
+    folder.mkdir()
+    for number in range(20):
+        pq.write_table(table.slice(30 * number, 30), folder / f"part-{number:05d}-0.c000.snappy.parquet")
+    guess = guess_files(str(folder))
+    assert guess.events.whole
+    assert guess.events.table.num_rows == guess.events.rows == 600
+    assert {"user", "item"} <= {*guess.schema["columns"]}
+    assert next(own.role for own in guess.guesses if own.column == "closed") == "left out"

@@ -1,6 +1,7 @@
 import gzip
 import json
 import time
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import datasets
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmctr.data import TabularStore, load_log, load_table, load_tabular, log_from_table, table_source, validate_log
+from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.times import seconds_of
 
 ROWS = {
     "customer": ["b", "a", "a", "b"],
@@ -227,6 +230,16 @@ def test_times(tmp_path, time_spec, values):
     log = load_log(schema_file(tmp_path, text=text))
     assert log.time.tolist() == [3, 5]
     assert log.label.tolist() == [0, 1]
+
+
+def test_times_of_another_file_need_no_format_of_texts(tmp_path):
+    """Tomorrow's rows may be Parquet, or hold ISO texts, where the schema says how the log's texts are written."""
+    moments = [datetime(1970, 1, 2, 0, 0, 5), datetime(1970, 1, 1, 0, 0, 3)]
+    for form in ("%d.%m.%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p"):
+        spec = TimeSpec(column="t", format=form)
+        texts = [moment.strftime(form) for moment in moments]
+        for column in (texts, moments, [moment.replace(tzinfo=UTC) for moment in moments]):
+            assert seconds_of(pa.array(column), spec, "rows").tolist() == [86_405, 3]
 
 
 def test_a_format_that_is_not_the_readers_is_refused(tmp_path):

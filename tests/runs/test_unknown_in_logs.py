@@ -118,6 +118,35 @@ def test_shares_are_kept_and_held_against_requests(run, tmp_path, capsys):
     assert "warning: " in capsys.readouterr().err
 
 
+def test_graded_values_that_requests_do_not_say_are_told(tmp_path, capsys):
+    """Statistics of stars or watched seconds are of what a history's events say: without, a request has other scores than its row."""
+    schema = write_log(tmp_path)
+    rows = pd.read_csv(schema.parent / "clicks.csv")
+    rows["watched"] = np.where(rows["click"] == 1, 1 + rows["item"] % 3, np.where(rows.index % 5, 0, np.nan))
+    rows.to_csv(schema.parent / "clicks.csv", index=False)
+    schema.write_text(schema.read_text().replace("label: click", "label: click, feedback_values: watched"))
+    data = {"name": str(schema), "max_history_length": 5, "baselines": False, "statistics": "full"}
+    recipe = {"data": data, "model": DIN, "training": {"epochs": 1, "use_cpu": True}}
+    run = train(recipe, output_dir=tmp_path / "run")
+    view = input_of(load_recipe(recipe))
+    view.load()
+    view.open(view.make_processor())
+    log, events = view.log, view.splits.test
+    values = [
+        own
+        for event in events
+        for own in log.feedback_values[slice(*(bound[0] for bound in log.history_bounds(np.array([event]))))][-5:]
+    ]
+    expected = {"values": len(values), "unknown": int(np.isnan(values).sum())}
+    assert view.view.unknown(events)[0]["graded values of histories"] == expected
+    words = ["predict", str(run.path), "--output", str(tmp_path / "out.jsonl"), "--input"]
+    for more, share in (({"value": 2.0}, ""), ({"value": None}, "100.0%"), ({}, "100.0%")):
+        assert main([*words, requests(tmp_path / "lines.jsonl", 0, label=1, **more)]) == 0
+        error = capsys.readouterr().err
+        assert ("warning" in error) == bool(share)
+        assert (f"unknown values: graded values of histories {share}" if share else "no unknown values") in error
+
+
 def test_other_logs_are_refused_by_evaluate_and_joined_predictions(run, tmp_path, capsys):
     other = write_log(tmp_path, first_item=5000)
     with pytest.raises(ValueError, match=r"'items of candidates': 100.0% of the values are unknown"):

@@ -23,6 +23,13 @@ from lmctr.utils.rows import check_kind, is_whole
 
 ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
 CONTEXTS = "contexts of candidates"
+GRADED = "graded values of histories"
+
+
+def reads_graded(processor: Any) -> bool:
+    """Whether a log's processor reads the graded values (stars, watched share) of a history's events."""
+    reader = processor.statistics_reader
+    return (reader is not None and reader.graded) or getattr(processor, "needs_values", False)
 
 
 class Batches(ABC):
@@ -182,7 +189,7 @@ class LogBatches(Batches):
         named: Callable[[np.ndarray], list[str]],
     ) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
         """Counts of values and of the unknown among them, of samples and of their histories, and examples of items that have some; of the
-        samples' context too, where its values have statistics of their own.
+        samples' context too, where its values have statistics of their own, and of graded values of histories, where they are read.
 
         Args:
             events: (S,) positions of the samples. what: what the values are called.
@@ -211,6 +218,10 @@ class LogBatches(Batches):
             own = {name: [(one["values"], one["counts"]) for one in entries] for name, entries in columns.items()}
             counts[CONTEXTS], found = reader.unknown_context(own)
             examples[CONTEXTS] = found[:MAX_EXAMPLES]
+        if reads_graded(self.processor):
+            graded, times = self.log.feedback_values, inside[:-1]
+            unknown = times if graded is None else times[np.isnan(graded)]
+            counts[GRADED] = {"values": int(times.sum()), "unknown": int(unknown.sum())}
         return counts, examples
 
     @staticmethod

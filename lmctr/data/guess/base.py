@@ -42,7 +42,6 @@ _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
-_OF_OBJECTS = "give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
 )
@@ -93,9 +92,9 @@ class Guesser:
 
     def _say_what_samples_lack(self) -> None:
         for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
-            whys = {} if sample is None else dict.fromkeys(sample.objects, f"holds objects; {_OF_OBJECTS}")
-            whys |= {} if sample is None else dict.fromkeys(sample.nameless, _NAMELESS)
-            whys |= {} if sample is None else {name: f"holds {what}" for name, what in sample.no_values.items()}
+            whys = {} if sample is None else dict.fromkeys(sample.nameless, _NAMELESS)
+            held = {} if sample is None else {**sample.objects, **sample.no_values}
+            whys |= {name: f"holds {what}" for name, what in held.items()}
             for name, why in whys.items():
                 self._say(f"{start}left out", name, why)
 
@@ -128,7 +127,7 @@ class Guesser:
         taken = "".join(
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )
-        objects = "".join(f"; {name} holds objects: {_OF_OBJECTS}" for name in self.events.objects)
+        objects = "".join(f"; {name} holds {what.replace(';', ':', 1)}" for name, what in self.events.objects.items())
         if requests := _OF_REQUESTS & set(self.events.objects):
             objects = (
                 f"; {' and '.join(sorted(requests))} hold{'s' * (len(requests) == 1)} objects, as requests do that `lmctr predict RUN --input` "
@@ -198,7 +197,8 @@ class Guesser:
             return ""
         shapes = pc.dictionary_encode(pc.replace_substring_regex(texts, r"\d+", "9")).indices
         first = [texts[pc.index(shapes, place).as_py()].as_py() for place in pc.unique(shapes)[:3].to_pylist()]
-        return f"dates, but written in more than one way: {', '.join(map(repr, first))}"
+        how = "written in more than one way" if len(first) > 1 else "in a form that is not known"
+        return f"dates, but {how}: {', '.join(map(repr, first))}"
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""

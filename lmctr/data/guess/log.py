@@ -6,6 +6,7 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
@@ -223,6 +224,7 @@ class _LogGuesser(Guesser):
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
+        repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
         if role == "item":  # an invoice or a basket is of one user
             repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
@@ -230,6 +232,11 @@ class _LogGuesser(Guesser):
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _are_times(self, name: str) -> bool:
+        """Whether texts, or numbers whose name says so, are times; of other numbers ids may look like some."""
+        may_be = is_text(self.events.table[name].type) or name in self.events.named("time")
+        return may_be and self._time_of(name) is not None
 
     def _is_of_one_user(self, name: str) -> bool:
         """Whether all rows of each id of a column are of one user, as far as it is known who these are, and users have several of them."""
@@ -316,6 +323,7 @@ class _LogGuesser(Guesser):
         binary = {name: words for name in self.left if (words := self._yes(name)) is not None}
         named = {role: [n for n in self.events.named(role) if n in self.left] for role in ROLES}
         graded = [n for n in named["feedback_values"] if n not in binary and is_number(self.events.table[n].type)]
+        graded = [n for n in graded if not self._is_of_item(n)]  # what others gave it before
         actions = [n for n in named["feedback"] if n not in binary and 1 < self.events.distinct[n] <= 20]
         actions = actions or [n for n in self.left if n not in binary and self._are_actions(n)]
         if "label" in self.given and self.given["label"] not in binary:
@@ -331,7 +339,8 @@ class _LogGuesser(Guesser):
                 )
             self._say("label", "", f"every row a click; {self.negatives} items are drawn beside each")
         elif labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
-            sure = labels[0] in named["label"] or len(binary) == 1
+            is_last = labels[0] == self.events.table.column_names[-1]  # where labels often stand
+            sure = labels[0] in named["label"] or (is_last and len(binary) == 1)
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
             others = [n for n in dict.fromkeys(named["label"]) if n in binary and n != name]
@@ -358,6 +367,11 @@ class _LogGuesser(Guesser):
         if weight and "weight" not in self.columns:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
 
+    def _is_of_item(self, name: str) -> bool:
+        """Whether a column has one value for each item, and is not stated to be the label."""
+        items = pc.dictionary_encode(self.events.table[self.columns["item"]].combine_chunks()).indices
+        return name != self.given.get("label") and self._follows(items, self.events.table[name].combine_chunks())
+
     def _is_outdone(self, label: str, graded: list[str]) -> bool:
         """Whether a column of two values is no label beside one of grades: `verified_purchase` beside `rating`; `ad_click` is."""
         has_grades = not {*graded}.isdisjoint(self.events.called("grade"))
@@ -377,7 +391,7 @@ class _LogGuesser(Guesser):
         if chosen is None:
             raise NotToldError(
                 f"{self.events.path}: column {name!r} tells what happened ({', '.join(words)}), none of which is known to be a click; "
-                f"state it: --label {name}={words[0]}",
+                f"state it: --label {shlex.quote(f'{name}={words[0]}')}",
                 "--label",
             )
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")
@@ -410,6 +424,8 @@ class _LogGuesser(Guesser):
                 self._say("left out", name, why)
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
+            elif self._are_times(name):  # days, as texts or 20240301
+                self._say("left out", name, f"another time than {time if isinstance(time, str) else time['column']}")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
-from lmctr.data.tables.reading import MISSING_WORDS, are_codes, kinds_in_json, stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
@@ -63,7 +63,7 @@ class FileSample:
     Attributes:
         path: the file. reading: keys of the schema besides the path (`names`, `delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
-        objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        objects: columns of objects with entries of their own (JSON lines, Parquet), with what they hold and what makes columns of it; the table lacks them.
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
@@ -75,7 +75,7 @@ class FileSample:
     table: pa.Table
     rows: int
     whole: bool
-    objects: tuple[str, ...] = ()
+    objects: Mapping[str, str] = field(default_factory=dict)
     nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
     mixed: tuple[str, ...] = ()
@@ -165,6 +165,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         blocks = stream_file(path, kinds, block_size=_BYTES)
         first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
+    table = _with_more(table, blocks) if kind == "parquet" else table
     whole = next(blocks, None) is None
     if kind in ("csv", "tsv"):
         refuse_lists_of_shown(table, path)
@@ -192,7 +193,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         and (hint := no_header_hint(table.column_names, _values_as_names(table), str(path)))
     ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
-    objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
+    objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
     nameless = tuple(name for name in table.column_names if not name.strip())
     no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
     table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
@@ -233,6 +234,15 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
     return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+
+
+def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
+    """The first rows with those after them, up to `_BYTES`: files of a folder are read one by one, and may be small."""
+    taken, size = [table], table.nbytes
+    while size < _BYTES and (rows := next(blocks, None)) is not None:
+        taken.append(pa.Table.from_batches([rows.table]))
+        size += rows.table.nbytes
+    return pa.concat_tables(taken)
 
 
 def _kinds_of_mixed(path: Path) -> dict[str, str]:
@@ -332,10 +342,15 @@ def _no_field(kind: pa.DataType) -> str:
     return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 
-def _holds_objects(kind: pa.DataType) -> bool:
+def _objects_in(kind: pa.DataType) -> str:
+    """What values of a type are that hold objects, and how they become columns; nothing of others."""
+    if pa.types.is_struct(kind):
+        return "objects; give their entries columns of their own: lmctr data convert FILE --output FILE.parquet"
+    held = "lists of objects" if is_list(kind) else "maps"
     while is_list(kind):
         kind = kind.value_type
-    return pa.types.is_struct(kind) or pa.types.is_map(kind)
+    is_one = pa.types.is_struct(kind) or pa.types.is_map(kind)
+    return f"{held}; give each entry a row of its own (explode in pandas and Spark), or a column" if is_one else ""
 
 
 def _all_match(values: pa.Array, pattern: str) -> bool:

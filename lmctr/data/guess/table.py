@@ -257,7 +257,7 @@ class _TableGuesser(Guesser):
                 "0 and 1, yes and no, or numbers, whose upper half are clicks; where every row is what a user clicked at a known time, state --user, --item, --time and --negatives 2",
             )
         self.left.remove(label)
-        is_sure = "label" in self.given or bool(sure) or len(says) == 1
+        is_sure = "label" in self.given or bool(sure) or (len(says) == 1 and label in [*named, *last])
         self._say("label", label, self._rate(label, says[label]), is_sure)
         for other in named if label in named else ():
             if other != label:

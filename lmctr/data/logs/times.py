@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time as clock
 from itertools import product
 from typing import Any
@@ -19,7 +20,7 @@ UNITS = tuple(columns.PER_SECOND)
 _OF_SERVERS = ("%Y%m%d%H%M%S", "%a, %d %b %Y %H:%M:%S GMT", "%d/%b/%Y:%H:%M:%S +0000", "%a %b %d %H:%M:%S +0000 %Y")
 FORMATS = _OF_SERVERS + tuple(
     f"{date}{hours}"
-    for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC")
+    for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC", " %H:%M:%S %z")
     for date in (
         *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%d-%m-%Y", "%b %d, %Y", "%d %b %Y"),
         *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
@@ -76,8 +77,8 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     place = columns.place(source, spec.column)
     if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)
-    elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
-        # A reader takes ISO times for times by itself, and so does a format of that order.
+    elif spec.format is not None and (not pa.types.is_temporal(array.type) or re.match("%Y-(?!%m-%d)", spec.format)):
+        # A reader takes ISO times for times by itself, and the texts of a format such as %Y-%d-%m too; a time is one, however other texts write it.
         raise ValueError(
             f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )

@@ -186,7 +186,20 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
         ]
         for name, values in columns.items():
             findings += future_attribute(name, values, *counts)
+    if log.context is not None:
+        parts = np.concatenate([splits.train, held])
+        context = log.context.take(pa.array(parts))
+        own = {name: _numbers_or_codes(context[name]) for name in context.column_names}
+        places = np.split(np.arange(len(parts)), [len(splits.train)])
+        findings += telling_fields(own, log.label[parts], *places)
     return findings
+
+
+def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:
+    """(E,) floats of numbers, NaN where there is none; of other values codes from 1, 0 where there is none."""
+    if is_number(column.type):
+        return column.to_numpy().astype(np.float64)
+    return _value_codes(column) + 1
 
 
 def _user_blocks(log: InteractionLog) -> Iterator[slice]:

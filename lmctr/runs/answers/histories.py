@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from lmctr.data.batches.rows import CONTEXTS
+from lmctr.data.batches.rows import CONTEXTS, GRADED, reads_graded
 from lmctr.data.features.transform import merged_examples
 from lmctr.models.ctr_sink.piece_tokens import TokenCache
 from lmctr.models.ctr_sink.raw_rows import feedback_code
@@ -105,6 +105,9 @@ class HistoryAnswers(Answers):
             contexts = request.get("contexts") or [entry.get("context") for entry in request["candidates"]]
             own = {name: [((context or {}).get(name), 1) for context in contexts] for name in reader.told}
             counts[CONTEXTS], found[CONTEXTS] = reader.unknown_context(own)
+        if reads_graded(self.processor):
+            unsaid = sum(entry.get("value") is None for entry in request["history"])
+            counts[GRADED] = {"values": len(request["history"]), "unknown": unsaid}
         self.examples = merged_examples([self.examples, found])
         return counts
 

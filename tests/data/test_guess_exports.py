@@ -1,0 +1,77 @@
+"""What `lmctr init` makes of exports of analytics tools, shops and apps."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from guess_logs import ROWS, clicks, guessed, table, write
+
+from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.guess.found import NotToldError
+
+
+def test_lists_of_objects_and_maps_are_not_said_to_become_columns(tmp_path):
+    """`lmctr data convert` makes columns of the entries of one object alone."""
+    columns = table() | {"pair": [{"a": 1}] * ROWS, "ads": [[{"a": 1}]] * ROWS}
+    maps = pa.array([[("a", "b")]] * ROWS, pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table(columns).append_column("params", maps), tmp_path / "e.parquet")
+    whys = {entry.column: entry.why for entry in guess_log(sample_file(tmp_path / "e.parquet")).guesses}
+    assert "lmctr data convert" in whys["pair"]
+    assert whys["ads"].startswith("holds lists of objects; give each entry a row of its own (explode")
+    assert whys["params"].startswith("holds maps; give each entry a row of its own (explode")
+
+
+def test_days_are_no_items(tmp_path):
+    """They come again as ids do: of GA4's events, whose items stand in lists of objects, and of a log with both."""
+    days = [20240101 + row // 15 for row in range(ROWS)]
+    for own in (days, [f"{day % 100:02d}.01.2024" for day in days]):
+        file = write(tmp_path / "e.csv", table(item_id=None, event_date=own))
+        with pytest.raises(NoLogError, match="no column looks like the item"):
+            guess_log(file)
+    guess, _ = guessed(tmp_path / "f.csv", table(item_id=None, event_date=days, thing=table()["item_id"]))
+    assert guess.schema["columns"]["item"] == "thing"
+
+
+def test_days_beside_the_time_are_no_context(tmp_path):
+    """The model would know the days of its training, and none of those to come."""
+    days = [20240101 + row // 15 for row in range(ROWS)]
+    for name, own in (("event_date", days), ("dt", [f"{day % 100:02d}.01.2024" for day in days])):
+        guess, _ = guessed(tmp_path / "e.csv", table(slot=[row % 5 for row in range(ROWS)], **{name: own}))
+        assert guess.schema["columns"]["context"] == {"slot": {"column": "slot", "type": "integer"}}
+        assert next(one.why for one in guess.guesses if one.column == name) == "another time than ts"
+
+
+def test_a_rating_that_every_item_has_one_of_is_the_items_own(tmp_path):
+    """What others gave an app or a product before, as its page shows it: no answer of this user, and no label."""
+    items = table()["item_id"]
+    ratings = [1 + item % 9 / 2 for item in items]
+    guess, _ = guessed(tmp_path / "e.csv", table(rating=ratings))
+    assert "feedback_values" not in guess.schema["columns"]
+    assert guess.schema["catalogue"]["columns"] == ["rating"]
+    with pytest.raises(NotToldError, match="no column looks like the label"):
+        guess_log(write(tmp_path / "f.csv", table(click=None, rating=ratings)))
+    guess, _ = guessed(tmp_path / "f.csv", table(click=None, rating=ratings), given={"label": "rating>=3"})
+    assert guess.schema["columns"]["label"] == {"column": "rating", "at_least": 3}
+
+
+def test_the_only_column_of_two_values_is_no_sure_label_unless_it_is_called_so_or_stands_last(tmp_path):
+    bits = [row % 3 % 2 for row in range(ROWS)]
+    plays, views = table(click=None), clicks(clicked=None)
+    for columns, guess_of in ((plays, guess_log), (views, guess_table)):
+        names = list(columns)
+        for name, at, is_sure in (("autoplay", 0, False), ("clicked", 0, True), ("autoplay", None, True)):
+            order = [*names[:at], name, *names[at:]] if at is not None else [*names, name]
+            file = write(tmp_path / "e.csv", {own: (columns | {name: bits})[own] for own in order})
+            (label,) = (entry for entry in guess_of(file).guesses if entry.role == "label")
+            assert (label.column, label.sure) == (name, is_sure)
+
+
+def test_the_option_that_states_a_click_is_quoted_for_a_shell(tmp_path):
+    events = ["Song Played", "Song Skipped"] * (ROWS // 2)
+    with pytest.raises(NotToldError, match="--label 'event=Song Played'"):
+        guess_log(write(tmp_path / "e.csv", table(click=None, event=events)))
+
+
+def test_dates_of_one_unknown_form_are_not_said_to_be_of_several(tmp_path):
+    times = ["2014-01-09 08:00:00 Paris", "2014-01-10 08:00:00 Paris"] * (ROWS // 2)
+    with pytest.raises(NoLogError, match=r"\(dates, but in a form that is not known: '2014-01-09 08:00:00 Paris'\)"):
+        guess_log(write(tmp_path / "e.csv", table(ts=None, **{"Created On": times})))
