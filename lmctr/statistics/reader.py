@@ -122,7 +122,7 @@ class StatisticsReader:
                 )
         scale = np.sqrt(squares / np.maximum(count, 1))
         scale[scale < 1e-9] = 1.0  # a constant becomes 0
-        scores = [place for place, row in enumerate(reader.rows) if row.of_factors and row.takes_left]
+        scores = [place for place, row in enumerate(reader.rows) if row.is_score]
         scale[scores] = np.maximum(scale[scores], LEAST_SPREAD)
         return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
 

@@ -94,9 +94,14 @@ class Statistic:
         return self.aggregation == "factors"
 
     @property
+    def is_score(self) -> bool:
+        """Whether it is a product of factors of residuals, which shrink to nothing where these tell little."""
+        return self.of_factors and self.signal in ("residual", "value_residual")
+
+    @property
     def takes_left(self) -> bool:
         """Whether it is made of the user's residuals less their mean so far."""
-        return self.aggregation == "taste" or (self.of_factors and self.signal in ("residual", "value_residual"))
+        return self.aggregation == "taste" or self.is_score
 
 
 _ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}

@@ -11,7 +11,7 @@ from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
 from lmctr.data.logs.log import InteractionLog
-from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics
+from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics, factors
 from lmctr.statistics.history_features import history_features
 
 
@@ -374,6 +374,23 @@ def test_rows_of_statistics_have_the_values_that_training_saw(tmp_path):
     fields = {field["name"]: field for field in movielens_table(log, splits, statistics=reader).fields}
     assert fields["user_rate"]["before"] == "logit"
     assert fields["item_count"]["before"] == "log1p"
+
+
+@pytest.mark.parametrize("ridge", [None, 1.0])
+def test_factors_that_training_leaves_at_nothing_are_no_field(ridge, monkeypatch):
+    """By their spread, rounding, a score that comes later would be thousands of standard deviations."""
+    monkeypatch.setattr(factors, "FIRST", 20)
+    monkeypatch.setattr(factors, "RIDGE", 1e6 if ridge is None else ridge)
+    monkeypatch.setattr(factors, "_counted", {})
+    log = make_log()
+    splits = split_log(log)
+    reader = StatisticsReader.fit(log, splits.train, ["user_rate", "rate_factor_score"])
+    spread = np.nanstd(reader.raw(log, splits.train)[:, reader.names.index("rate_factor_score")])
+    assert spread > 0
+    assert (spread < factors.LEAST_SPREAD) == (ridge is None)
+    names = {field["name"] for field in movielens_table(log, splits, statistics=reader).fields}
+    assert "user_rate" in names
+    assert ("rate_factor_score" in names) == (ridge is not None)
 
 
 def test_the_future_changes_nothing_in_the_tables_rows():

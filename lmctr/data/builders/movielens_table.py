@@ -16,6 +16,7 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.table import UNMET_RULES
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.statistics.factors import LEAST_SPREAD
 from lmctr.utils.arrow import is_list, is_text
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
@@ -107,10 +108,16 @@ def movielens_table(
             found = dict(zip(statistics.names, statistics.raw(log, events).T))
             columns = {name: np.log1p(found[name]) if name in logarithms else found[name] for name in names}
             tables[part] = _table(log, events, own, columns, history_length)
-    of_train = tables.get("train")  # what none of its rows knows is no field
+    of_train = tables.get("train")  # what none of its rows knows is no field, nor are factors that shrank to nothing
+    scores = {row.name for row in statistics.rows if row.is_score}
 
     def is_known(name: str) -> bool:
-        return of_train is None or of_train[name].null_count < len(of_train)
+        if of_train is None:
+            return True
+        column = of_train[name]
+        if column.null_count == len(column):
+            return False
+        return name not in scores or pc.stddev(column).as_py() >= LEAST_SPREAD
 
     fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names if is_known(name)]
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
