@@ -34,6 +34,14 @@ from lmctr.data.tables.load import table_source
             ],
             {"column": "ts", "format": "%Y-%m-%d %H:%M:%S %z"},
         ),
+        (  # of BigQuery, which leaves fractions out where there are none
+            lambda t: [
+                f"{np.datetime64(int(at), 's')}{'.250001' * (place % 3 > 0)} UTC".replace("T", " ")
+                for place, at in enumerate(t)
+            ],
+            "ts",
+        ),
+        (lambda t: [f"{np.datetime64(int(at), 's')},250".replace("T", " ") for at in t], "ts"),  # of programs' logs
     ],
 )
 def test_times(tmp_path, times, spec):

@@ -17,6 +17,8 @@ from . import columns
 from .schema import TimeSpec
 
 UNITS = tuple(columns.PER_SECOND)
+_FRACTION = r":(\d\d)[.,](\d{1,9})"
+_AS_ISO = ((_FRACTION, r":\1.\2"), (r"(\d) UTC$", r"\1Z"), (r"(:\d\d(?:\.\d+)?) ([+-]\d\d:?\d\d)$", r"\1\2"))
 _OF_SERVERS = ("%Y%m%d%H%M%S", "%a, %d %b %Y %H:%M:%S GMT", "%d/%b/%Y:%H:%M:%S +0000", "%a %b %d %H:%M:%S +0000 %Y")
 FORMATS = _OF_SERVERS + tuple(
     f"{date}{hours}"
@@ -43,10 +45,16 @@ def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
 
 
 def iso_times(texts: pa.Array) -> pa.Array | None:
-    """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time."""
-    for unit, zone in product(("us", "ns"), (None, "UTC")):
+    """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time. Those with fractions of a second may have a comma, and a
+    blank before the zone, as databases and logs of programs write them."""
+    written = [texts]
+    if is_text(texts.type) and pc.any(pc.match_substring_regex(texts, _FRACTION)).as_py():
+        for pattern, plain in _AS_ISO:
+            texts = pc.replace_substring_regex(texts, pattern, plain)
+        written.append(texts)
+    for own, unit, zone in product(written, ("us", "ns"), (None, "UTC")):
         try:
-            return pc.cast(texts, pa.timestamp(unit, zone))
+            return pc.cast(own, pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
     return None
