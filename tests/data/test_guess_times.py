@@ -36,12 +36,15 @@ from lmctr.data.tables.load import table_source
         ),
         (  # of BigQuery, which leaves fractions out where there are none
             lambda t: [
-                f"{np.datetime64(int(at), 's')}{'.250001' * (place % 3 > 0)} UTC".replace("T", " ")
+                f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}{'.250001' * (place % 3 > 0)} UTC"
                 for place, at in enumerate(t)
             ],
             "ts",
         ),
-        (lambda t: [f"{np.datetime64(int(at), 's')},250".replace("T", " ") for at in t], "ts"),  # of programs' logs
+        (
+            lambda t: [f'"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S},250"' for at in t],
+            "ts",
+        ),  # of programs' logs
     ],
 )
 def test_times(tmp_path, times, spec):
