@@ -27,6 +27,7 @@ from lmctr.utils.suggest import did_you_mean
 
 CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "future", "processor")
 
+_SAMPLE = 200_000
 _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field
 _FEWEST = 200  # held-out rows from which on an AUC says something
 _FEWEST_OF_CLASS = 50  # held-out rows of each label, likewise
@@ -94,6 +95,12 @@ def rank_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     _, place, alike = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(alike) - (alike - 1) / 2)[place]
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * rest))
+
+
+def some_of(*parts: np.ndarray) -> list[np.ndarray]:
+    """Rows of parts that single fields are ranked on: all, or as many as are enough, drawn at random."""
+    rng = np.random.default_rng(0)
+    return [rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False)) for rows in parts]
 
 
 def telling_fields(

@@ -16,7 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
+from lmctr.data.leaks import (
+    Finding,
+    future_attribute,
+    row_hashes,
+    settle,
+    some_of,
+    telling_fields,
+    times_in_another_unit,
+)
 from lmctr.utils.arrow import is_list, is_number
 from lmctr.utils.rows import check_kind
 
@@ -187,11 +195,11 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
         for name, values in columns.items():
             findings += future_attribute(name, values, *counts)
     if log.context is not None:
-        parts = np.concatenate([splits.train, held])
-        context = log.context.take(pa.array(parts))
+        train, last = some_of(splits.train, held)
+        some = np.concatenate([train, last])
+        context = log.context.take(pa.array(some))
         own = {name: _numbers_or_codes(context[name]) for name in context.column_names}
-        places = np.split(np.arange(len(parts)), [len(splits.train)])
-        findings += telling_fields(own, log.label[parts], *places)
+        findings += telling_fields(own, log.label[some], *np.split(np.arange(len(some)), [len(train)]))
     return findings
 
 

@@ -12,6 +12,7 @@ from lmctr.data.leaks import (
     encodings,
     row_hashes,
     settle,
+    some_of,
     telling_fields,
     times_in_another_unit,
 )
@@ -20,7 +21,6 @@ from lmctr.data.logs.splits import PARTS
 from .source import TableSource
 from .store import INPUTS, TabularStore
 
-_SAMPLE = 200_000  # rows of a part that single fields are ranked on
 _MOST = 5_000_000  # rows up to which whole columns are gone through
 
 
@@ -69,12 +69,8 @@ def _label_findings(
     """What tells of one label: labels (S,), and the rows of training, of the last part and of all parts held out that have it."""
     if not len(train) or not len(held):
         return []
-    rng = np.random.default_rng(0)
-    some_train, some_held = (
-        rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False)) for rows in (train, last)
-    )
     codes, numbers = _columns(store)
-    found = telling_fields({**codes, **numbers}, labels, some_train, some_held)
+    found = telling_fields({**codes, **numbers}, labels, *some_of(train, last))
     findings = list(found)
     if len(store) <= _MOST:
         told = {finding.name for finding in found}
