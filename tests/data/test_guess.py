@@ -720,26 +720,6 @@ def test_files_that_call_columns_alike(tmp_path):
         assert main([*words, "--training.epochs", "1"]) == 0
 
 
-def test_invoices_are_no_items(tmp_path):
-    """A basket is of one user; things are met by several."""
-    visit = [row // 4 for row in range(ROWS)]
-    invoices = {"customer": [n % 40 for n in visit], "invoice": [f"C{n}" for n in visit], "code": table()["item_id"]}
-    invoices |= {"asked": [f"where is {n}" for n in visit]}  # prose of one user tells more than a name
-    columns = table(user_id=None, item_id=None) | {
-        name: invoices[name] for name in ("invoice", "customer", "code", "asked")
-    }
-    guess, log = guessed(tmp_path / "e.csv", columns)
-    assert (guess.schema["columns"]["item"], guess.schema["columns"]["user"]) == ("code", "customer")
-    assert next(entry for entry in guess.guesses if entry.column == "invoice").why.startswith(
-        "names visits, each of one"
-    )
-    assert log.context.column_names == ["asked"]
-    other = columns | {"invoice": [f"C{n % 90}" for n in range(ROWS)]}  # of several users
-    assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
-    stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
-    assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"
-
-
 LEARNERS = {
     "the KDD Cup": ("Anon Student Id", "Problem Name", "Correct First Attempt"),
     "ASSISTments": ("studentId", "problemId", "correct"),

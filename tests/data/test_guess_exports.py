@@ -75,3 +75,23 @@ def test_dates_of_one_unknown_form_are_not_said_to_be_of_several(tmp_path):
     times = ["2014-01-09 08:00:00 Paris", "2014-01-10 08:00:00 Paris"] * (ROWS // 2)
     with pytest.raises(NoLogError, match=r"\(dates, but in a form that is not known: '2014-01-09 08:00:00 Paris'\)"):
         guess_log(write(tmp_path / "e.csv", table(ts=None, **{"Created On": times})))
+
+
+def test_invoices_are_no_items(tmp_path):
+    """A basket is of one user; things are met by several."""
+    visit = [row // 4 for row in range(ROWS)]
+    invoices = {"customer": [n % 40 for n in visit], "invoice": [f"C{n}" for n in visit], "code": table()["item_id"]}
+    invoices |= {"asked": [f"where is {n}" for n in visit]}  # prose of one user tells more than a name
+    columns = table(user_id=None, item_id=None) | {
+        name: invoices[name] for name in ("invoice", "customer", "code", "asked")
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert (guess.schema["columns"]["item"], guess.schema["columns"]["user"]) == ("code", "customer")
+    assert next(entry for entry in guess.guesses if entry.column == "invoice").why.startswith(
+        "names visits, each of one"
+    )
+    assert log.context.column_names == ["asked"]
+    other = columns | {"invoice": [f"C{n % 90}" for n in range(ROWS)]}  # of several users
+    assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
+    stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
+    assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"

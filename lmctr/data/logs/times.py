@@ -47,14 +47,18 @@ def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
 def iso_times(texts: pa.Array) -> pa.Array | None:
     """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time. Those with fractions of a second may have a comma, and a
     blank before the zone, as databases and logs of programs write them."""
-    written = [texts]
-    if is_text(texts.type) and pc.any(pc.match_substring_regex(texts, _FRACTION)).as_py():
+    found = _as_they_stand(texts)
+    if found is None and is_text(texts.type) and pc.any(pc.match_substring_regex(texts, _FRACTION)).as_py():
         for pattern, plain in _AS_ISO:
             texts = pc.replace_substring_regex(texts, pattern, plain)
-        written.append(texts)
-    for own, unit, zone in product(written, ("us", "ns"), (None, "UTC")):
+        found = _as_they_stand(texts)
+    return found
+
+
+def _as_they_stand(texts: pa.Array) -> pa.Array | None:
+    for unit, zone in product(("us", "ns"), (None, "UTC")):
         try:
-            return pc.cast(own, pa.timestamp(unit, zone))
+            return pc.cast(texts, pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
     return None
