@@ -55,12 +55,11 @@ def as_readers_take_it(
     with tempfile.TemporaryDirectory() as folder:
         found, is_pairs = path, False
         if path.is_file():
-            found = _unpacked(path, Path(folder)) if path.suffix.lower() in PACKED else path
+            found = _unpacked(path, Path(folder))
             with retold(found, path):
                 is_pairs = suffix_of(found).lower() != ".parquet" and are_pairs(found)
                 if is_pairs:
-                    with _unpacked_like(like) as other:
-                        found, told = pairs_as_table(found, Path(folder), other)
+                    found, told = _pairs(found, Path(folder), like)
                     say(told)
                 elif suffix_of(found).lower() in FORMATS:
                     found = _as_lines(found, Path(folder))
@@ -74,20 +73,21 @@ def as_readers_take_it(
             yield found
 
 
-@contextmanager
-def _unpacked_like(path: Path | None) -> Iterator[Path | None]:
-    if path is None or path.suffix.lower() not in PACKED or not path.is_file():
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        found = _unpacked(path, Path(folder))
-        with retold(found, path):
-            yield found
+def _pairs(path: Path, folder: Path, like: Path | None) -> tuple[Path, str]:
+    """What `pairs_as_table` gives; `like` may be packed."""
+    if like is None:
+        return pairs_as_table(path, folder)
+    with tempfile.TemporaryDirectory() as beside:  # a file of the same name may stand in the folder
+        found = _unpacked(like, Path(beside))
+        with retold(found, like):
+            return pairs_as_table(path, folder, found)
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
-    """The one file that a packed one holds."""
+    """The one file that a packed one holds; another file as it is."""
     kind, target = path.suffix.lower(), folder / path.stem
+    if kind not in PACKED or not path.is_file():
+        return path
     try:
         if kind == ".zip":
             with zipfile.ZipFile(path) as archive:
