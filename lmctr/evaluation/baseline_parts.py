@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import, and only baselines n
 
 NUM_FOLDS = 5
 _FEWEST_OF_CLASS = 20
+EVALUATED_PARTS = ("validation", "test")
 MAX_FITTED_EVENTS = 1_000_000
 """Training samples that models of statistics are fitted on at most, the newest ones."""
 MOST_TREES = 1500
@@ -114,17 +115,9 @@ def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     return _trees(_can_stop_early(labels), seed, most=MOST_TREES, **options)
 
 
-def fitted_probabilities(
-    model: Any,
-    inputs: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    weight: np.ndarray | None,
-    parts: Sequence[str] = ("train", "validation", "test"),
-) -> dict[str, np.ndarray]:
-    """Fit a classifier on the inputs of "train", and give the probabilities (R,) of those of the parts that there are."""
-    model.fit(inputs["train"], labels, sample_weight=weight)
-    wanted = {part: inputs[part] for part in parts if part in inputs}
-    return {part: model.predict_proba(rows)[:, 1] if len(rows) else np.empty(0) for part, rows in wanted.items()}
+def probabilities(model: Any, inputs: np.ndarray) -> np.ndarray:
+    """(R,) of a click, by a fitted classifier; inputs: (R, F), R may be 0."""
+    return model.predict_proba(inputs)[:, 1] if len(inputs) else np.empty(0)
 
 
 def metrics_by_part(
@@ -140,7 +133,7 @@ def metrics_by_part(
         predictions: baseline and part to probabilities (R,). rows: part to the rows (R,) of labels, groups and weights.
     """
     result: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in predictions}
-    for part in ("validation", "test"):
+    for part in EVALUATED_PARTS:
         chosen = np.asarray(rows.get(part, ()), dtype=np.int64)
         if len(chosen):
             own = [None if column is None else np.asarray(column)[chosen] for column in (labels, groups, weight)]

@@ -12,8 +12,7 @@ E: events, S: samples, U: users, F: statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from scipy.special import expit, logit
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.statistics.reader import StatisticsReader
 
-SPLIT_NAMES = ("train", "validation", "test")
+SPLIT_NAMES = ("train", *shared.EVALUATED_PARTS)
 
 
 def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str, np.ndarray]:
@@ -41,17 +40,17 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
         strength: number of imaginary events, greater than 0.
 
     Returns:
-        "train", "validation" and "test" to probabilities (S,), aligned with `splits.<name>`.
+        "validation" and "test" to probabilities (S,), aligned with `splits.<name>`.
 
     Raises:
         ValueError: a training split with one class only, a split with an event without label, `strength` <= 0.
     """
     prior, hidden = _training_rate(log, splits), getattr(log, "hidden", None)
     if hidden is not None and (np.asarray(log.label)[~np.asarray(hidden)] == 1).all():
-        return _fitted(_Samples(log, splits, ("user_count", "item_count")), _Linear, False)
+        return _fitted(_Samples(log, splits, ("user_count", "item_count")), False)["logistic_regression"]
     rates = StatisticsReader(("user_rate", "item_rate"), prior, strength=strength)
     probabilities = {}
-    for name in SPLIT_NAMES:
+    for name in shared.EVALUATED_PARTS:
         odds = logit(rates.raw(log, _events_of(log, splits, name))).sum(1)
         probabilities[name] = expit(odds - logit(prior))
     return probabilities
@@ -73,18 +72,13 @@ def baseline_predictions(
         statistics: what those read that read statistics.
 
     Returns:
-        {"counting": {"train": probabilities (S,), "validation": ..., "test": ...}, "logistic_regression": {...}, "gradient_boosting": {...}},
+        {"counting": {"validation": probabilities (S,), "test": ...}, "logistic_regression": {...}, "gradient_boosting": {...}},
         aligned with `splits.<part>`.
 
     Raises:
         ValueError: as `counting_baseline`.
     """
-    samples = _Samples(log, splits, statistics)
-    return {
-        "counting": counting_baseline(log, splits),
-        "logistic_regression": _fitted(samples, _Linear, refit),
-        "gradient_boosting": _fitted(samples, partial(_Trees, seed=seed), refit),
-    }
+    return {"counting": counting_baseline(log, splits)} | _fitted(_Samples(log, splits, statistics), refit, seed)
 
 
 def baseline_metrics(
@@ -123,56 +117,54 @@ class _Samples:
         self.raw = dict(zip(SPLIT_NAMES, np.split(raw, cuts)))
 
 
-class _Linear:
-    """Logistic regression on scaled statistics."""
+class _Models:
+    """Logistic regression on scaled statistics, and, given a seed, boosted trees on raw statistics and on the log-odds of that regression: trees
+    add up poorly what a sum tells."""
 
-    def __init__(self, reader: StatisticsReader) -> None:
-        self.reader, self.model = reader, shared.statistic_regression()
+    def __init__(self, reader: StatisticsReader, seed: int | None) -> None:
+        self.reader, self.seed, self.linear = reader, seed, shared.statistic_regression()
 
-    def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
-        self.model.fit(self.reader.scaled(raw), labels, sample_weight=sample_weight)
+    def fit(self, raw: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        scaled = self.reader.scaled(raw)
+        self.linear.fit(scaled, labels, sample_weight=weight)
+        if self.seed is not None:
+            self.trees = shared.statistic_trees(labels, self.seed)
+            self.trees.fit(self._with_odds(raw, scaled), labels, sample_weight=weight)
 
-    def log_odds(self, raw: np.ndarray) -> np.ndarray:
-        return self.model.decision_function(self.reader.scaled(raw))
+    def probabilities(self, raw: np.ndarray) -> dict[str, np.ndarray]:
+        """(R,) by model; raw: (R, F)."""
+        if not len(raw):
+            return dict.fromkeys(("logistic_regression", "gradient_boosting"), np.empty(0))
+        scaled = self.reader.scaled(raw)
+        found = {"logistic_regression": shared.probabilities(self.linear, scaled)}
+        if self.seed is not None:
+            found["gradient_boosting"] = shared.probabilities(self.trees, self._with_odds(raw, scaled))
+        return found
 
-    def predict_proba(self, raw: np.ndarray) -> np.ndarray:
-        return self.model.predict_proba(self.reader.scaled(raw))
-
-
-class _Trees:
-    """Boosted trees on raw statistics and on the log-odds that logistic regression makes of them: trees add up poorly what a sum tells."""
-
-    def __init__(self, reader: StatisticsReader, seed: int) -> None:
-        self.linear, self.seed = _Linear(reader), seed
-
-    def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
-        self.linear.fit(raw, labels, sample_weight)
-        self.trees = shared.statistic_trees(labels, self.seed)
-        self.trees.fit(self._inputs(raw), labels, sample_weight=sample_weight)
-
-    def _inputs(self, raw: np.ndarray) -> np.ndarray:
-        return np.column_stack([raw, self.linear.log_odds(raw)])
-
-    def predict_proba(self, raw: np.ndarray) -> np.ndarray:
-        return self.trees.predict_proba(self._inputs(raw))
+    def _with_odds(self, raw: np.ndarray, scaled: np.ndarray) -> np.ndarray:
+        return np.column_stack([raw, self.linear.decision_function(scaled)])
 
 
-def _fitted(samples: _Samples, make: Callable[[StatisticsReader], Any], refit: bool) -> dict[str, np.ndarray]:
-    """Probabilities by part of a model of raw statistics."""
-    events, label = samples.events, np.asarray(samples.log.label)
+def _fitted(samples: _Samples, refit: bool, seed: int | None = None) -> dict[str, dict[str, np.ndarray]]:
+    """Probabilities by model of raw statistics and part. seed: of boosted trees; None leaves them out."""
+    label = np.asarray(samples.log.label)
     weight = None if samples.log.weight is None else np.asarray(samples.log.weight)
 
-    def fitted(inputs: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    def fitted(rows: np.ndarray, raw: np.ndarray) -> _Models:
         if weight is not None:
             counted = weight[rows] > 0
-            inputs, rows = inputs | {"train": inputs["train"][counted]}, rows[counted]
-        own = None if weight is None else weight[rows]
-        return shared.fitted_probabilities(make(samples.reader), inputs, label[rows], own)
+            rows, raw = rows[counted], raw[counted]
+        models = _Models(samples.reader, seed)
+        models.fit(raw, label[rows], None if weight is None else weight[rows])
+        return models
 
-    result, raw = fitted(samples.raw, events["train"]), samples.raw
-    if refit:
-        both = {"train": np.concatenate([raw["train"], raw["validation"]]), "test": raw["test"]}
-        result["test"] = fitted(both, np.concatenate([events["train"], events["validation"]]))["test"]
+    parts, result = (samples.events, samples.raw), {}
+    models = fitted(*(own["train"] for own in parts))
+    for part in shared.EVALUATED_PARTS:
+        if refit and part == "test":
+            models = fitted(*(np.concatenate([own["train"], own["validation"]]) for own in parts))
+        for name, own in models.probabilities(samples.raw[part]).items():
+            result.setdefault(name, {})[part] = own
     return result
 
 

@@ -205,7 +205,8 @@ def _probabilities(
     """Of validation and test, by a model that is fitted on the training rows of `features`."""
     rows = _fitted_rows(table, splits, features)
     weight = None if table.weight is None else np.asarray(table.weight)[rows]
-    return shared.fitted_probabilities(model, inputs, first_labels(table)[rows], weight, ("validation", "test"))
+    model.fit(inputs["train"], first_labels(table)[rows], sample_weight=weight)
+    return {part: shared.probabilities(model, inputs[part]) for part in shared.EVALUATED_PARTS if part in inputs}
 
 
 def _fitted_rows(table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures) -> np.ndarray:
