@@ -222,8 +222,8 @@ def counted(
         if row.of_factors:
             columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))
             left = prior.scaled_left(row.signal, signals.left[row.signal])
-            scores = factor_scores(*columns, left, row.signal == CLICK)
-            yield slice(None), [place], scores[events][:, None]
+            scores = factor_scores(*columns, left, row.signal == CLICK, events)
+            yield slice(None), [place], scores[:, None]
     for side in SIDES:
         places = [place for place, row in rest if (row.family == "item") == (side == "item")]
         own = [wanted[place] for place in places]

@@ -15,8 +15,10 @@ E: events, K: known events, C: candidates, H: events of a user, I: items, D: fac
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -39,9 +41,13 @@ latest-small's high ratings and of New York's check-ins. The noise keeps factors
 leaves them at 0 throughout training, what is left of it in scores of residuals has no scale of its own: these are at least on that of a hundredth of a
 standard deviation, so that later ones are no outliers."""
 _PART = 1 << 18  # events that are counted at once
-_KEPT = 2
-_counted: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-"""The last scores and factors by a checksum of what they were counted of: fit, samples, baselines and table of items of a run ask for the same."""
+_FEW = 8  # less than one of so many events: what they get is counted for them alone
+_KEPT = 4
+_FITS_KEPT = 1 << 28  # bytes
+_Fit = tuple[float, float, np.ndarray, np.ndarray]
+_counted: dict[bytes, Any] = {}
+"""The last scores and fits by a checksum of what they were counted of: fit, samples, baselines and table of items of a run ask for the same scores, and
+queries to a log, part by part, for what the same events tell."""
 _ROW, _COLUMN = np.triu_indices(NUM_FACTORS)
 _PLACES = np.zeros((NUM_FACTORS, NUM_FACTORS), dtype=np.int64)
 _PLACES[_ROW, _COLUMN] = _PLACES[_COLUMN, _ROW] = np.arange(len(_ROW))
@@ -54,32 +60,47 @@ def changed_settings() -> list[float]:
 
 
 def factor_scores(
-    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool = False
+    user: np.ndarray,
+    item: np.ndarray,
+    time: np.ndarray,
+    left: np.ndarray,
+    of_clicks: bool = False,
+    events: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The scores (E,) of all events, 0 before the first fit and of items that it did not see.
+    """The scores (S,) of some events, or of all, 0 before the first fit and of items that it did not see.
 
     Args:
         user, item, time: (E,) whole numbers. left: (E,) float64, NaN where not known: such an event tells nothing of others.
-        of_clicks: whether they are 1 for clicks, all others 0.
+        of_clicks: whether they are 1 for clicks, all others 0. events: (S,) places; None for all.
     """
-    key, known = _known(of_clicks, user, item, time, left)
-    if known is None:
-        known = _counted[key] = _scores(user, item, time, left, of_clicks)
-        while len(_counted) > _KEPT:
-            del _counted[next(iter(_counted))]
-    return known[0]
+    if not len(left) or (events is not None and not len(events)):
+        return np.zeros(0)
+    key = _checksum("scores", of_clicks, user, item, time, left)
+    scores = _kept(key)
+    if scores is None and events is not None and _FEW * len(events) < len(left):
+        return _scores(user, item, time, left, of_clicks, events)[events]
+    if scores is None:
+        scores = _keep(key, _scores(user, item, time, left, of_clicks, np.arange(len(left))))
+    return scores if events is None else scores[events]
 
 
-def _known(of_clicks: bool, *events: np.ndarray) -> tuple[bytes, tuple[np.ndarray, np.ndarray] | None]:
-    """The checksum of events, and what was counted of them, which is then the last to go."""
-    checksum = hashlib.blake2b(str((len(events[0]), HISTORY, of_clicks)).encode())
+def _checksum(of: str, of_clicks: bool, *events: np.ndarray) -> bytes:
+    checksum = hashlib.blake2b(str((of, len(events[0]), HISTORY, of_clicks)).encode())
     for column in events:
         checksum.update(np.ascontiguousarray(column))
-    key = checksum.digest()
-    known = _counted.pop(key, None)
-    if known is not None:
-        _counted[key] = known
-    return key, known
+    return checksum.digest()
+
+
+def _kept(key: bytes) -> Any:
+    """What was kept, which is then the last to go; None where nothing was."""
+    return _keep(key, _counted.pop(key)) if key in _counted else None
+
+
+def _keep(key: bytes, value: Any) -> Any:
+    _counted[key] = value
+    while len(_counted) > _KEPT:
+        del _counted[next(iter(_counted))]
+    return value
 
 
 class ItemFactors:
@@ -103,11 +124,10 @@ class ItemFactors:
         of_clicks: bool = False,
     ) -> ItemFactors:
         """Those that hold after these events (E,)."""
-        _, known = _known(of_clicks, user, item, time, left)
-        own = np.zeros((0, NUM_FACTORS)) if known is None else known[1]
-        for fit in _fits(user, item, time, left, num_items, of_clicks) if known is None else ():
-            own = fit[2]
-        return cls(np.vstack([own, np.zeros((num_items - len(own), NUM_FACTORS))]), of_clicks)
+        last = np.zeros((num_items, NUM_FACTORS))
+        for fit in _fits(user, item, time, left, num_items, of_clicks, since=np.inf):
+            last = fit[2]
+        return cls(last, of_clicks)
 
     def scores(
         self, candidates: Sequence[np.ndarray], histories: Sequence[np.ndarray], left: Sequence[np.ndarray]
@@ -136,16 +156,20 @@ class ItemFactors:
 
 
 def _scores(
-    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """The scores (E,) of all events, and the last factors of items."""
-    factors = np.zeros((0, NUM_FACTORS))
+    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool, events: np.ndarray
+) -> np.ndarray:
+    """The scores (E,) of events at some places (S,), 0 elsewhere."""
     known, rows, found = ~np.isnan(left), KeyedRows(user, time), np.zeros(len(left))
-    of_known, sorted_time = rows.order[known[rows.order]], time[rows.order]
+    of_known = rows.order[known[rows.order]]
     starts, ends = rows.unsorted(np.stack(rows.last(known[rows.order], HISTORY)))  # places among those of `of_known`
-    for after, until, factors in _fits(user, item, time, left, int(item.max(initial=0)) + 1, of_clicks):
+    is_asked = np.zeros(len(left), dtype=bool)
+    is_asked[events] = True
+    all_asked = rows.order[is_asked[rows.order]]
+    moments = time[all_asked]
+    fits = _fits(user, item, time, left, int(item.max(initial=0)) + 1, of_clicks, float(moments.min()))
+    for after, until, factors in fits:
         of_unseen = _of_unseen(factors, of_clicks)
-        asked = rows.order[(sorted_time > after) & (sorted_time <= until)]
+        asked = all_asked[(moments > after) & (moments <= until)]
         for events in _of_whole_users(asked, user):
             begins = np.flatnonzero(np.diff(user[events], prepend=-1))
             lows, counts = starts[events[begins]], np.diff(begins, append=len(events))
@@ -162,7 +186,7 @@ def _scores(
             sums = running[high] - running[low]
             of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
             found[events] = (of_users[np.cumsum(is_first) - 1] * factors[item[events]]).sum(1)
-    return found, factors
+    return found
 
 
 def _of_whole_users(events: np.ndarray, user: np.ndarray) -> list[np.ndarray]:
@@ -174,33 +198,64 @@ def _of_whole_users(events: np.ndarray, user: np.ndarray) -> list[np.ndarray]:
 
 
 def _fits(
-    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, num_items: int, of_clicks: bool
+    user: np.ndarray,
+    item: np.ndarray,
+    time: np.ndarray,
+    left: np.ndarray,
+    num_items: int,
+    of_clicks: bool,
+    since: float,
 ) -> Iterator[tuple[float, float, np.ndarray]]:
-    """The seconds behind which and up to which factors hold, and these (I, D), 0 of items without a known event."""
+    """The seconds behind which and up to which factors hold, and these (I, D), 0 of items without a known event; not those before `since`."""
     known = np.flatnonzero(~np.isnan(left))
     # items that first come in one second by their own order, so that their noise does not follow that of the users
     known = known[np.lexsort((item[known], time[known]))]
+    events = tuple(column[known] for column in (user, item, time, left))
+    key = _checksum("fits", of_clicks, *events)
+    first, kept = _kept(key) or (np.inf, deque())
+    for after, until, places, own in kept if since > first else _noted(key, _fits_anew(*events, of_clicks)):
+        if until >= since:
+            factors = np.zeros((num_items, NUM_FACTORS))
+            factors[places] = own
+            yield after, until, factors
+
+
+def _noted(key: bytes, fits: Iterator[_Fit]) -> Iterator[_Fit]:
+    """The fits, of which the last ones are kept that there is room for, with the second up to which they tell nothing."""
+    first, size, kept = -np.inf, 0, deque()
+    for fit in fits:
+        yield fit
+        kept.append(fit)
+        size += fit[-1].nbytes
+        while size > _FITS_KEPT and len(kept) > 1:
+            _, first, _, own = kept.popleft()
+            size -= own.nbytes
+    _keep(key, (first, kept))
+
+
+def _fits_anew(
+    user: np.ndarray, item: np.ndarray, time: np.ndarray, left: np.ndarray, of_clicks: bool
+) -> Iterator[_Fit]:
+    """Of known events (K,), in order: the seconds behind which and up to which factors hold, the items (N,) that have some, and these (N, D)."""
     counts, count = [], float(FIRST)
-    while count <= len(known):
+    while count <= len(left):
         counts.append(int(count))
         count *= GROWTH
-    moments, own, random = time[known], np.zeros((0, NUM_FACTORS)), np.random.default_rng(0)
-    bounds = np.unique(moments[np.array(counts, dtype=np.int64) - 1])
-    (users, _), (items, places) = _by_appearance(user[known]), _by_appearance(item[known])
+    own, random = np.zeros((0, NUM_FACTORS)), np.random.default_rng(0)
+    bounds = np.unique(time[np.array(counts, dtype=np.int64) - 1])
+    (users, _), (items, places) = _by_appearance(user), _by_appearance(item)
     for after, until in zip(bounds, [*bounds[1:], np.inf]):
-        size = int(np.searchsorted(moments, after, side="right"))
+        size = int(np.searchsorted(time, after, side="right"))
         shape = (int(users[:size].max()) + 1, int(items[:size].max()) + 1)
         where = (users[:size], items[:size])
-        total, number = (sparse.csr_array((of, where), shape) for of in (left[known[:size]], np.ones(size)))
+        total, number = (sparse.csr_array((of, where), shape) for of in (left[:size], np.ones(size)))
         total_of_items, number_of_items = total.T.tocsr(), number.T.tocsr()
         own = np.vstack([own, np.zeros((shape[1] - len(own), NUM_FACTORS))])
         own += NOISE * random.standard_normal(own.shape)
         for _ in range(SWEEPS):
             of_users = _half(number, total, own, of_clicks)
             own = _half(number_of_items, total_of_items, of_users, of_clicks)
-        factors = np.zeros((num_items, NUM_FACTORS))
-        factors[places[: len(own)]] = own
-        yield after, until, factors
+        yield after, until, places[: len(own)], own
 
 
 def _by_appearance(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

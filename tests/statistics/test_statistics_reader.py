@@ -363,12 +363,36 @@ def test_factors_of_items_are_fitted_once_with_the_scores(monkeypatch):
     events = draw.integers(0, 9, 200), draw.integers(0, 30, 200), np.arange(200), draw.standard_normal(200)
     fresh = factors.ItemFactors.of_events(*events, 40).factors
     factors.factor_scores(*events)
-    monkeypatch.setattr(factors, "_fits", None)
+    monkeypatch.setattr(factors, "_fits_anew", None)
     again = factors.ItemFactors.of_events(*events, 40).factors
     np.testing.assert_array_equal(again, fresh)
     assert again.shape[0] == 40
     assert not again[30:].any()
     assert np.abs(again[:30]).max(1).min() > 0
+
+
+@pytest.mark.parametrize("room", [1 << 28, 9000])
+def test_factor_scores_of_few_events_are_those_of_all_and_need_no_other_fit(monkeypatch, room):
+    for name, value in {"FIRST": 20, "RIDGE": 1.0, "_counted": {}, "_FITS_KEPT": room}.items():
+        monkeypatch.setattr(factors, name, value)
+    draw = np.random.default_rng(0)
+    user, item = np.sort(draw.integers(0, 9, 400)), draw.integers(0, 30, 400)
+    time, left = draw.integers(0, 300, 400), draw.standard_normal(400)
+    whole, of_all = factors.factor_scores(user, item, time, left), factors._fits_anew
+    some, late = draw.choice(400, 40, replace=False), np.argsort(time)[-40:]
+    assert np.abs(whole[late]).min() > 0
+    monkeypatch.setattr(factors, "_counted", {})
+    for events in (some, late, some)[: 2 + (room == 9000)]:
+        np.testing.assert_allclose(factors.factor_scores(user, item, time, left, events=events), whole[events])
+        (_, kept), *_ = factors._counted.values()
+        assert (sum(fit[-1].nbytes for fit in kept) <= 9000) is (room == 9000)  # the last ones
+        monkeypatch.setattr(factors, "_fits_anew", of_all if room == 9000 and events is late else None)
+    # a query more tells nothing of the others: their factors are those that are kept
+    longer = [np.append(column, last) for column, last in zip((user, item, time, left), (8, 3, 301, np.nan))]
+    (of_query,) = factors.factor_scores(*longer, events=np.array([400]))
+    monkeypatch.setattr(factors, "_fits_anew", of_all)
+    np.testing.assert_allclose(of_query, factors.factor_scores(*longer)[400])
+    assert factors.factor_scores(user, item, time, left, events=np.arange(0)).shape == (0,)
 
 
 def test_a_set_gives_what_the_log_can_give():

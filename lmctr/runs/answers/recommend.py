@@ -32,7 +32,7 @@ from .predict import opened
 from .tables import FORMATS, columns_of, score_columns, scores_to
 
 PAIRS = 1 << 18
-"""Users times candidates that are scored at a time."""
+"""Users times candidates that are scored at a time; a fourth of the log's events, which are counted for them, where that is more."""
 _COME_BACK = 0.02  # share of events with items that their user met before, from which on it is worth a word
 
 
@@ -178,7 +178,11 @@ class BestItems(JoinedRows):
             self.early += bool((self.candidates[2][:1] > time).any())  # sorted
             if pairs >= most or row == len(user) - 1:
                 yield self._ranked(asked, waiting, top)
-                waiting, pairs, most = [], 0, PAIRS
+                waiting, pairs, most = [], 0, self._at_once
+
+    @property
+    def _at_once(self) -> int:
+        return max(PAIRS, self.log.num_events >> 2)
 
     def _ranked(
         self, asked: dict[str, Any], waiting: list[tuple[int, np.ndarray]], top: int
@@ -187,8 +191,8 @@ class BestItems(JoinedRows):
         owner = np.repeat([row for row, _ in waiting], [len(places) for _, places in waiting])
         places = np.concatenate([places for _, places in waiting])
         parts = []
-        for start in range(0, len(owner), PAIRS):
-            some = slice(start, start + PAIRS)
+        for start in range(0, len(owner), self._at_once):
+            some = slice(start, start + self._at_once)
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
             parts.append(self._logits(given | {"item": _taken(ids, places[some])}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
