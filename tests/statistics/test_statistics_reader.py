@@ -395,6 +395,15 @@ def test_factor_scores_of_few_events_are_those_of_all_and_need_no_other_fit(monk
     assert factors.factor_scores(user, item, time, left, events=np.arange(0)).shape == (0,)
 
 
+def test_items_that_factors_do_not_know_tell_nothing_and_get_nothing():
+    own = factors.ItemFactors(np.random.default_rng(0).standard_normal((5, factors.NUM_FACTORS)))
+    asked, left = [np.array([0, 4, -1])], np.array([0.5, -1.0])
+    scores = own.scores(asked, [np.array([2, -1])], [left])
+    np.testing.assert_array_equal(scores, own.scores(asked, [np.array([2])], [left[:1]]))
+    assert scores[2] == 0
+    assert np.abs(scores[:2]).min() > 0
+
+
 def test_a_set_gives_what_the_log_can_give():
     names = resolve_statistics("full", make_log())
     without = resolve_statistics("full", make_log(genres=False, values=False))
