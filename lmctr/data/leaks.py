@@ -5,7 +5,8 @@ such that honest data stay below them: a check that cannot tell says nothing.
 
 | check | what it finds |
 | --- | --- |
-| field | a field that alone ranks held-out rows with an AUC above 0.98, or above 0.9 and far better than every other field |
+| field | a field that alone ranks held-out rows with an AUC above 0.98, or above 0.9 and far better than every other field; likewise of a log
+  how long ago, within an hour, the user's last event was |
 | encoding | a number that is the mean label of a category over all rows, those of validation and test included |
 | duplicates | rows of validation or test that stand in training too, or rows that stand in a log again and again |
 | random_split | rows with a time that are parted at random, so that training looks past the test |
@@ -104,12 +105,13 @@ def some_of(*parts: np.ndarray) -> list[np.ndarray]:
 
 
 def telling_fields(
-    columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray
+    columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray, what: str = "field"
 ) -> list[Finding]:
     """Fields that tell the label alone: by the rate of each value (or of each of 64 bins of numbers) in training.
 
     Args:
         columns: (N,) integer codes or floats by field. labels: (N,) 0 or 1. train, held: rows of training and of the part to rank.
+        what: the columns are, for messages.
     """
     y, held_y = labels[train] > 0, labels[held] > 0
     if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < _FEWEST_OF_CLASS or min(y.sum(), (~y).sum()) < 20:
@@ -119,11 +121,11 @@ def telling_fields(
     rest = [auc for auc in ranked if auc <= _NEAR]
     findings = []
     for name, auc in found.items():
-        text = f"the field {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
+        text = f"the {what} {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
         if auc > _SURE:
             findings.append(Finding("field", name, f"{text}: it holds the label"))
         elif auc > _NEAR and auc - max(rest, default=0.5) > _APART and _may_copy(columns[name][train]):
-            next_best = f"the next field has {max(rest):.3f}" if rest else "there is no other"
+            next_best = f"the next {what} has {max(rest):.3f}" if rest else "there is no other"
             findings.append(
                 Finding("field", name, f"{text}, and {next_best}: it looks like a noisy copy of the label")
             )

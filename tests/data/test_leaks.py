@@ -25,6 +25,7 @@ from lmctr.data import (
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
+from lmctr.data.logs.negatives import with_negatives
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
 from lmctr.evaluation.metrics import auc
@@ -199,6 +200,33 @@ def context_that_comes_after(*, of_texts):
     check_log(columns | {"context": pa.table(context)}, catalogue)
 
 
+def acts_of_two_steps(*, apart=60, direct=0.0, seed=0):
+    """Users who come every quarter of an hour or so; of a third of what they view, the cart and `apart` s later the purchase."""
+    rng, rows = np.random.default_rng(seed), []
+    for user in range(100):
+        time = START + int(rng.integers(0, 30 * 86_400))
+        for item in rng.permutation(4000)[:30]:
+            time += int(rng.integers(60, 1800))
+            rows.append((user, item, time, 0))
+            if rng.random() < 0.3:
+                time += int(rng.integers(60, 1800))
+                rows += [(user, item, time, 0)] * (rng.random() >= direct)
+                time += apart
+                rows.append((user, item, time, 1))
+    return dict(zip(("user", "item", "time", "label"), np.array(rows).T)), log_of()[1]
+
+
+def times_of_the_end(*, shown):
+    """Films watched to the end or left after seconds, each shown when the one before was over."""
+    rng, count = np.random.default_rng(0), 4000
+    label = rng.integers(0, 2, count)
+    watched = np.where(label == 1, rng.integers(150, 300, count), rng.integers(1, 40, count))
+    pause = np.where(rng.random(count) < 0.02, 86_400, 1)
+    ends = START + np.cumsum((watched + pause).reshape(40, 100), axis=1).ravel()
+    columns = {"user": np.repeat(np.arange(40), 100), "item": rng.permutation(count), "label": label}
+    check_log(columns | {"time": ends - watched * shown}, log_of()[1])
+
+
 # ---- plants in tables ---------------------------------------------------------------------------------------------
 
 
@@ -271,6 +299,16 @@ PLANTS = {
         "'after' alone ranks .* AUC of 1.0",
     ),
     "4g words after the label": (lambda: context_that_comes_after(of_texts=True), "'after' alone ranks .* AUC of 1.0"),
+    "4h a step before": (
+        lambda: check_log(*acts_of_two_steps(apart=2)),
+        r"the statistic 'log_seconds_since_last_event' alone .* \(median 2 s before positive samples, \d+ s before the others\): the step before"
+        ".*'user_item_seconds_since_last_event' alone .* an hour or more before the others.*'field:log_seconds_since_last_event': <why>",
+    ),
+    "4i a step before most": (lambda: check_log(*acts_of_two_steps(apart=2, direct=0.1)), "noisy copy .* step before"),
+    "4j times of the end": (
+        lambda: times_of_the_end(shown=False),
+        r"median 2\d\d s before positive samples, 2\d s before the others",
+    ),
     "5a encoding over all rows": (
         encoding_over_all_rows,
         "'item_rate' follows the mean label of 'item' over all rows",
@@ -343,6 +381,22 @@ def test_sound_data_of_the_same_make():
     sums, counts = (np.bincount(columns["item"][train], weights) for weights in (columns["label"][train], None))
     encoded = ((sums + 5 * 0.3) / (counts + 5))[columns["item"]]  # of training rows alone: their business
     assert check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}]) == []
+
+
+def test_what_was_long_before_or_of_drawn_clicks_tells_as_it_should():
+    """Purchases a day behind their cart, times at which items were shown, and users who hear a song again and again."""
+    assert check_log(*acts_of_two_steps(apart=86_400)).allowed == ()
+    times_of_the_end(shown=True)
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(60), 80)
+    plays = {
+        "user": user,
+        "item": user * 5 + rng.integers(0, 5, 4800),
+        "time": START + np.tile(np.arange(80), 60) * 200,
+    }
+    plays["time"] += user * 50_000
+    log = with_negatives(make_log(plays | {"label": np.ones(4800, dtype=int)}), 2)
+    assert validate_log(log, split_log(log)).allowed == ()
 
 
 def test_events_without_a_label_may_repeat():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time as clock
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from .splits import Splits
 
 _CHUNK = 1 << 20
 _COARSE = 900  # seconds
+_SOON = 3600  # seconds, within which the step of an act before another one lies
+_BACK = 20  # events before a sample, among which that step is looked for
+_SINCE_LAST = ("log_seconds_since_last_event", "user_item_seconds_since_last_event")
 
 
 @dataclass(frozen=True)
@@ -194,13 +197,63 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
         ]
         for name, values in columns.items():
             findings += future_attribute(name, values, *counts)
+    train, last = some_of(splits.train, held)
+    some = np.concatenate([train, last])
+    places = np.split(np.arange(len(some)), [len(train)])
     if log.context is not None:
-        train, last = some_of(splits.train, held)
-        some = np.concatenate([train, last])
         context = log.context.take(pa.array(some))
         own = {name: _numbers_or_codes(context[name]) for name in context.column_names}
-        findings += telling_fields(own, log.label[some], *np.split(np.arange(len(some)), [len(train)]))
+        findings += telling_fields(own, log.label[some], *places)
+    return findings + _steps_before(log, some, *places)
+
+
+def _steps_before(log: InteractionLog, some: np.ndarray, train: np.ndarray, held: np.ndarray) -> list[Finding]:
+    """Statistics of how long ago the user's last event was, of any item and of this one, that tell the label.
+
+    What is longer ago than an hour is one value: what users do again on another day is theirs to be foretold. Other statistics are not judged: where
+    negatives were drawn, popularity and what the user took before tell them from clicks, as they should. So does the last event of this
+    item, which is not looked at where the log knows of such.
+
+    Args:
+        some: (S,) samples. train, held: places among them.
+    """
+    since = dict(zip(_SINCE_LAST if log.hidden is None else _SINCE_LAST[:1], _seconds_since(log, some)))
+    codes = {name: np.rint(4 * np.log2(1 + values)).astype(np.int64) for name, values in since.items()}
+    findings = []
+    for finding in telling_fields(codes, log.label[some], train, held, "statistic"):
+        clicked = log.label[some] == 1
+        median, others = (np.median(since[finding.name][rows]) for rows in (clicked, ~clicked))
+        if median >= _SOON:  # a click begins a visit
+            continue
+        text = (
+            f"{finding.text} (median {_ago(median)} before positive samples, {_ago(others)} before the others): the step before, such as the cart of a "
+            "purchase, is an event of its own, or times are those of the end of what the label tells; keep one event of each act, with the time at "
+            "which it began"
+        )
+        findings.append(replace(finding, text=text))
     return findings
+
+
+def _seconds_since(log: InteractionLog, events: np.ndarray) -> np.ndarray:
+    """(2, S) seconds since the user's last event before each of these, and since that of its item; an hour where there is none within it."""
+    result = np.full((2, len(events)), _SOON)
+    start, end = log.history_bounds(events)
+    left = np.arange(len(events))
+    for back in range(1, _BACK + 1):
+        left = left[end[left] - back >= start[left]]
+        place = end[left] - back
+        ago = log.time[events[left]] - log.time[place]
+        left, place, ago = (values[ago < _SOON] for values in (left, place, ago))
+        if back == 1:
+            result[0, left] = ago
+        same = log.item[place] == log.item[events[left]]
+        result[1, left[same]] = ago[same]
+        left = left[~same]
+    return result
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _SOON else "an hour or more"
 
 
 def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:

@@ -41,7 +41,7 @@ from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns, whole_fingerprint
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
-from lmctr.statistics import ItemStatistics, StatisticsReader
+from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader
 from lmctr.training.growth import table_rows
 from lmctr.utils.files import expanded, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
@@ -258,8 +258,12 @@ class TabularInput(GoingOn, StoredInput):
 
     def _check_leaks(self) -> list[str]:
         allow = self.data["allow_leaks"]
-        lines = [] if self.log is None else validate_log(self.log, self.log_splits, allow=allow).lines()
-        return lines + validate_table(self.store, self.source, allow)
+        if self.log is None:
+            return validate_table(self.store, self.source, allow)
+        reader = self.store.processor.statistics_reader
+        counted = STATISTIC_SETS["basic"] if reader is None else reader.names
+        lines = validate_log(self.log, self.log_splits, allow=allow).lines()
+        return lines + validate_table(self.store, self.source, allow, counted)
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
