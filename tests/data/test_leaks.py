@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from lmctr.data import (
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
+from lmctr.data.logs import validation
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
@@ -397,6 +399,53 @@ def test_what_was_long_before_or_of_drawn_clicks_tells_as_it_should():
     plays["time"] += user * 50_000
     log = with_negatives(make_log(plays | {"label": np.ones(4800, dtype=int)}), 2)
     assert validate_log(log, split_log(log)).allowed == ()
+
+
+def copied_users(columns, *, share=1.0, **changes):
+    """The columns with the events of eight users, or a share of them, once more under other ids."""
+    chosen = (columns["user"] < 8) & (np.random.default_rng(5).random(len(columns["user"])) < share)
+    rows = np.flatnonzero(chosen)
+    changes = {name: change(columns[name][rows]) for name, change in changes.items()}
+    return added(columns, rows, user=columns["user"][rows] + 1000, **changes)
+
+
+@pytest.mark.parametrize(("hashed", "some"), [(4_000_000, ""), (6000, " of 1 in 3")])
+def test_users_who_stand_twice_are_told(monkeypatch, hashed, some):
+    monkeypatch.setattr(validation, "_HASHED", hashed)
+    columns, catalogue = log_of(12_000)
+    columns["item"] = columns["item"] % 300
+    (note,) = check_log(copied_users(columns, share=0.9), catalogue).notes
+    start = "users whose events stand under another user's id too, at the same seconds: 16 of 208"
+    assert re.match(rf"{start}, such as (\d) and 100\1 \(\d+ of \d+ events{some}\); ", note)
+    log = make_log(copied_users(columns), catalogue)
+    by_user = split_log(log, "user")
+    report = validate_log(log, by_user)
+    theirs = int((log.user_ids[log.user[by_user.test]] % 1000 < 8).sum())
+    assert (
+        f"; {theirs:,} of {len(by_user.test):,} test samples are theirs. Leave one of each out" in report.lines()[-1]
+    )
+    assert f" of {log.num_events:,} samples are theirs" in validate_log(log).notes[0]
+
+
+@pytest.mark.parametrize("changes", [
+    {"time": lambda values: values + 1},
+    {"label": lambda values: 1 - values},
+    {"item": lambda values: np.where(np.arange(len(values)) % 2, values, 5)},
+    {"share": 0.05},
+])  # fmt: skip
+def test_users_who_do_alike_are_no_copies(changes):
+    columns, catalogue = log_of()
+    assert check_log(copied_users(columns, **changes), catalogue).notes == ()
+
+
+def test_users_of_the_same_steps_are_no_copies():
+    """A course that all take in its order, with places for times or on the same days, and most answers right."""
+    item = np.tile(np.arange(40), 100)
+    columns = {"user": np.repeat(np.arange(100), 40), "item": item}
+    columns["label"] = (np.random.default_rng(0).random(4000) < 0.99).astype(int)
+    day = START // 86_400 * 86_400
+    for begin, step in ((0, 60), (columns["user"] // 2 * 86_400, 86_400)):
+        assert validate_log(make_log(columns | {"time": day + begin + item * step}, log_of()[1])).notes == ()
 
 
 def test_events_without_a_label_may_repeat():

@@ -34,6 +34,9 @@ from .splits import Splits
 _CHUNK = 1 << 20
 _COARSE = 900  # seconds
 _SOON = 3600  # seconds, within which the step of an act before another one lies
+_HASHED = 4_000_000  # events, of more of which some stand for all
+_FEWEST_COPIED, _COPIED = 5, 0.8  # events of two users that are the same, and their share of the fewer events
+_BEGIN_APART = 0.25  # of the users
 _BACK = 20  # events before a sample, among which that step is looked for
 _SINCE_LAST = ("log_seconds_since_last_event", "user_item_seconds_since_last_event")
 
@@ -54,6 +57,7 @@ class LeakageReport:
         split_times: first and last time (unix seconds) of each part that has samples.
         time_order: whether the order in time of the parts was checked.
         allowed: what was found and allowed, with the reasons.
+        notes: what else was found, and what to do about it.
     """
 
     num_events: int
@@ -67,6 +71,7 @@ class LeakageReport:
     split_times: dict[str, tuple[int, int]] | None = None
     time_order: bool = False
     allowed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
@@ -87,6 +92,7 @@ class LeakageReport:
             f"samples of an item that the user met before: {self.repeated_items:,}",
             f"events that repeat user, item and second of another: {self.duplicate_events:,}",
             *self.allowed,
+            *self.notes,
         ]
 
     def __str__(self) -> str:
@@ -162,8 +168,9 @@ def validate_log(
         }
     if problems:
         raise _error(log, problems)
-    allowed = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
-    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details, allowed=allowed)
+    details["allowed"] = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
+    details["notes"] = _copied_users(log, *((samples, "samples") if splits is None else (splits.test, "test samples")))
+    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
 
 
 def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Finding]:
@@ -337,6 +344,45 @@ def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) ->
         f"samples among themselves do in {by_itself:.1%}: rows of training were copied, or the same event was written twice"
     )
     return [Finding("duplicates", "", text)]
+
+
+def _copied_users(log: InteractionLog, samples: np.ndarray, what: str) -> tuple[str, ...]:
+    """A line about users most of whose events stand under another user's id too: the same item and label in the same second.
+
+    Nothing is said where times tell days or hours alone, or most users begin in the same seconds, as where times are numbers of events: there
+    two users may do the same. Of many events some are looked at, of all users those of the same items and seconds.
+    """
+    begins = np.unique(log.time[log.offsets[:-1][np.diff(log.offsets) > 0]])
+    if not (log.time % _COARSE).any() or len(begins) < _BEGIN_APART * log.num_users:
+        return ()
+    seen, every = log.seen, np.uint64(1 + log.num_events // _HASHED)
+    hashes, users = [], []
+    for block in _user_blocks(log):
+        own = row_hashes([values[block] for values in (log.item, log.time, log.label)])
+        kept = seen[block] & (own % every == 0)
+        hashes.append(own[kept])
+        users.append(log.user[block][kept].astype(np.int64))
+    hashes, user = np.concatenate(hashes), np.concatenate(users)
+    order = np.argsort(hashes, kind="stable")
+    size, ranked = np.bincount(user, minlength=log.num_users), user[order]
+    alike = (np.diff(hashes[order]) == 0) & (np.diff(ranked) > 0)
+    pairs, count = np.unique(ranked[:-1][alike] * log.num_users + ranked[1:][alike], return_counts=True)
+    one, other = np.divmod(pairs, log.num_users)
+    least = np.minimum(size[one], size[other])
+    found = np.flatnonzero((count >= _FEWEST_COPIED) & (count >= _COPIED * least))
+    if not len(found):
+        return ()
+    copied = np.zeros(log.num_users, dtype=bool)
+    copied[one[found]] = copied[other[found]] = True
+    best = found[np.argmax(count[found])]
+    names = " and ".join(repr(log.user_ids[user].item()) for user in (one[best], other[best]))
+    some = "" if every == 1 else f" of 1 in {every}"
+    theirs = f"{int(copied[log.user[samples]].sum()):,} of {len(samples):,} {what}"
+    return (
+        f"users whose events stand under another user's id too, at the same seconds: {int(copied.sum()):,} of {log.num_users:,}, such as {names} "
+        f"({count[best]:,} of {least[best]:,} events{some}); {theirs} are theirs. Leave one of each out: where they are in two parts, as by a split by "
+        "user, what is tested was trained on, and elsewhere it counts twice",
+    )
 
 
 def validate_histories(
