@@ -38,7 +38,15 @@ from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
-from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns, whole_fingerprint
+from lmctr.runs.inputs.logs import (
+    baseline_statistics,
+    check_statistics,
+    frozen_log,
+    log_best_auc,
+    log_columns,
+    moved,
+    whole_fingerprint,
+)
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader
@@ -185,6 +193,13 @@ class TabularInput(GoingOn, StoredInput):
         if data["statistics"]:
             self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
         self._prior = float((self.log.label[train] == 1).mean())
+
+    def freeze(self, part: str) -> None:
+        if self.log is None:
+            super().freeze(part)
+        self.log, places = frozen_log(self.log, self.log_splits, part)
+        self.log_splits = moved(self.log_splits, places)
+        self.source = self._log_table()
 
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
