@@ -33,6 +33,7 @@ _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy
 _FEWEST = 200  # held-out rows from which on an AUC says something
 _FEWEST_OF_CLASS = 50  # held-out rows of each label, likewise
 _COPY = 256  # values, up to which a category may be a noisy copy of the label; one of more has users or items, some of whom click always
+_CASES = 32  # values, above which each may be a case of its own
 _OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
@@ -123,13 +124,24 @@ def telling_fields(
     for name, auc in found.items():
         text = f"the {what} {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
         if auc > _SURE:
-            findings.append(Finding("field", name, f"{text}: it holds the label"))
+            findings.append(Finding("field", name, f"{text}: it holds the label{_or_cases(columns[name][train])}"))
         elif auc > _NEAR and auc - max(rest, default=0.5) > _APART and _may_copy(columns[name][train]):
             next_best = f"the next {what} has {max(rest):.3f}" if rest else "there is no other"
             findings.append(
                 Finding("field", name, f"{text}, and {next_best}: it looks like a noisy copy of the label")
             )
     return findings
+
+
+def _or_cases(values: np.ndarray) -> str:
+    """What else may be where many values each tell their label: rows that stand several times but for a column or two."""
+    count = 0 if values.dtype.kind == "f" else len(np.unique(values))
+    if count <= _CASES or len(values) < 2 * count:
+        return ""
+    return (
+        f", or the rows of one of its {count:,} values are one case written several times, which two parts then have: keep them in one part "
+        "(of a table split: group, with the column as its group) or write each case once"
+    )
 
 
 def _may_copy(values: np.ndarray) -> bool:

@@ -252,6 +252,16 @@ def label_with_flips():
     check_table(columns | {"flag": flipped}, [*FIELDS, {"name": "flag", "type": "categorical"}])
 
 
+def cases_of_several_rows(**options):
+    """Orders whose label stands on each of their eight rows, of another item each."""
+    order = np.arange(6000) // 8
+    columns = table(order=np.random.default_rng(3).permutation(750)[order])
+    columns["label"] = columns["label"][order * 8]
+    return check_table(
+        columns, [*FIELDS, {"name": "order", "type": "categorical"}], group="order", time=None, **options
+    )
+
+
 def encoding_over_all_rows():
     columns = table()
     sums, counts = (np.bincount(columns["item"], weights) for weights in (columns["label"], None))
@@ -292,9 +302,13 @@ PLANTS = {
     ),
     "3d rows of a table in two parts": (table_rows_in_two_parts, "rows of validation and test stand in training too"),
     "4a label under another name": (label_under_another_name, "'clicked' alone ranks .* AUC of 1.0000"),
-    "4b label with noise": (label_with_noise, "'score' alone ranks .*holds the label"),
+    "4b label with noise": (label_with_noise, r"'score' alone ranks .*holds the label\. Mend"),
     "4c label as a field": (label_as_a_field, "reads the label column 'label'"),
     "4d label with flips": (label_with_flips, "'flag' alone ranks .*noisy copy"),
+    "4k cases of several rows": (
+        lambda: cases_of_several_rows(split="random"),
+        r"'order' alone ranks .*: it holds the label, or the rows of one of its 7\d\d values are one case .* split: group",
+    ),
     "4e label in the catalogue": (catalogue_that_holds_the_label, "'catalogue.quality' alone ranks"),
     "4f context after the label": (
         lambda: context_that_comes_after(of_texts=False),
@@ -383,6 +397,10 @@ def test_sound_data_of_the_same_make():
     sums, counts = (np.bincount(columns["item"][train], weights) for weights in (columns["label"][train], None))
     encoded = ((sums + 5 * 0.3) / (counts + 5))[columns["item"]]  # of training rows alone: their business
     assert check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}]) == []
+
+
+def test_cases_that_parts_keep_together_tell_nothing():
+    assert cases_of_several_rows(split="group") == []
 
 
 def test_what_was_long_before_or_of_drawn_clicks_tells_as_it_should():
