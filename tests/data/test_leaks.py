@@ -26,7 +26,7 @@ from lmctr.data import (
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
-from lmctr.data.logs import validation
+from lmctr.data.logs import copies
 from lmctr.data.logs.negatives import with_negatives
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
@@ -429,12 +429,12 @@ def copied_users(columns, *, share=1.0, **changes):
 
 @pytest.mark.parametrize(("hashed", "some"), [(4_000_000, ""), (6000, " of 1 in 3")])
 def test_users_who_stand_twice_are_told(monkeypatch, hashed, some):
-    monkeypatch.setattr(validation, "_HASHED", hashed)
+    monkeypatch.setattr(copies, "_HASHED", hashed)
     columns, catalogue = log_of(12_000)
     columns["item"] = columns["item"] % 300
     (note,) = check_log(copied_users(columns, share=0.9), catalogue).notes
-    start = "users whose events stand under another user's id too, at the same seconds: 16 of 208"
-    assert re.match(rf"{start}, such as (\d) and 100\1 \(\d+ of \d+ events{some}\); ", note)
+    start = "users whose events stand under another user's id too: 16 of 208"
+    assert re.match(rf"{start}, such as (\d) and 100\1 \(\d+ of \d+ events{some}, to the second\); ", note)
     log = make_log(copied_users(columns), catalogue)
     by_user = split_log(log, "user")
     report = validate_log(log, by_user)
@@ -443,6 +443,41 @@ def test_users_who_stand_twice_are_told(monkeypatch, hashed, some):
         f"; {theirs:,} of {len(by_user.test):,} test samples are theirs. Leave one of each out" in report.lines()[-1]
     )
     assert f" of {log.num_events:,} samples are theirs" in validate_log(log).notes[0]
+
+
+def lessons(label, classes=10):
+    """Forty learners who answer most of their class's questions, each in an order and at times of their own."""
+    rng, rows = np.random.default_rng(0), []
+    for user in range(40):
+        items = rng.permutation(np.random.default_rng(user % classes).choice(2000, 250, replace=False))[:230]
+        time = START + rng.integers(0, 10_000_000) + np.cumsum(rng.integers(20, 400, 230))
+        rows.append(np.stack([np.full(230, user), items, time, label(items, rng)]))
+    return dict(zip(("user", "item", "time", "label"), np.concatenate(rows, axis=1)))
+
+
+@pytest.mark.parametrize(("hashed", "different", "some"), [(4_000_000, 40, ""), (6000, 20, " of 1 in 2")])
+def test_users_who_stand_twice_in_another_order_are_told(monkeypatch, hashed, different, some):
+    monkeypatch.setattr(copies, "_HASHED", hashed)
+    monkeypatch.setattr(copies, "_DIFFERENT", different)
+    columns = lessons(lambda items, rng: (rng.random(len(items)) < 0.6).astype(int))
+    assert validate_log(make_log(columns, log_of()[1])).notes == ()
+    again = copied_users(columns, share=0.9, time=lambda values: values[::-1] - 5000)
+    again["label"][-1] ^= 1
+    (note,) = validate_log(make_log(again, log_of()[1])).notes
+    told = (
+        rf"id too: 16 of 48, such as (\d) and 100\1 \(\d+ of \d+ items{some}, with the same label\); 3,\d\d\d of 10,"
+    )
+    assert re.search(told, note)
+
+
+@pytest.mark.parametrize("label", [
+    lambda items, rng: items % 3 // 2,  # a matter of the question
+    lambda items, rng: (rng.random(len(items)) < 0.97).astype(int),
+    lambda items, rng: np.ones(len(items), dtype=int),
+])  # fmt: skip
+def test_users_who_answer_as_the_questions_ask_are_no_copies(label):
+    columns = lessons(label)
+    assert validate_log(make_log(columns, log_of()[1])).notes == ()
 
 
 @pytest.mark.parametrize("changes", [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time as clock
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,17 +26,16 @@ from lmctr.data.leaks import (
     times_in_another_unit,
 )
 from lmctr.utils.arrow import is_list, is_number
+from lmctr.utils.ragged import whole_rows
 from lmctr.utils.rows import check_kind
 
+from .copies import copied_users
 from .log import InteractionLog
 from .splits import Splits
 
 _CHUNK = 1 << 20
 _COARSE = 900  # seconds
 _SOON = 3600  # seconds, within which the step of an act before another one lies
-_HASHED = 4_000_000  # events, of more of which some stand for all
-_FEWEST_COPIED, _COPIED = 5, 0.8  # events of two users that are the same, and their share of the fewer events
-_BEGIN_APART = 0.25  # of the users
 _BACK = 20  # events before a sample, among which that step is looked for
 _SINCE_LAST = ("log_seconds_since_last_event", "user_item_seconds_since_last_event")
 
@@ -169,7 +168,7 @@ def validate_log(
     if problems:
         raise _error(log, problems)
     details["allowed"] = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
-    details["notes"] = _copied_users(log, *((samples, "samples") if splits is None else (splits.test, "test samples")))
+    details["notes"] = copied_users(log, *((samples, "samples") if splits is None else (splits.test, "test samples")))
     return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
 
 
@@ -270,14 +269,6 @@ def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:
     return _value_codes(column) + 1
 
 
-def _user_blocks(log: InteractionLog) -> Iterator[slice]:
-    """The events of whole users, about a million at a time: what events of one user share is counted block by block, in little memory."""
-    stops = np.searchsorted(log.offsets, np.arange(_CHUNK, log.num_events, _CHUNK))
-    bounds = np.unique(np.concatenate([[0], log.offsets[stops], [log.num_events]]))
-    for start, end in itertools.pairwise(bounds.tolist()):
-        yield slice(start, end)
-
-
 def _doubled_events(log: InteractionLog) -> list[Finding]:
     """Events with a label that repeat another in all that the log knows of them, more than a slip of the recording explains.
 
@@ -293,7 +284,7 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     if log.context is not None:
         columns += [_value_codes(log.context[name]) for name in log.context.column_names]
     count = 0
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         own = [values[block] for values in columns]
         own += [np.nan_to_num(values[block], nan=-1.0) for values in (log.feedback_values,) if values is not None]
         own = [values[own[3] >= 0] for values in own]
@@ -323,7 +314,7 @@ def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) ->
     part = np.zeros(log.num_events, dtype=np.int8)
     part[train], part[held] = 1, 2
     distinct = count = alike = 0
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         pair = log.user[block].astype(np.int64) * log.num_items + log.item[block]
         own, late = (np.flatnonzero(part[block] == code) for code in (1, 2))
         own = own[np.argsort(log.time[block][own], kind="stable")]
@@ -344,45 +335,6 @@ def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) ->
         f"samples among themselves do in {by_itself:.1%}: rows of training were copied, or the same event was written twice"
     )
     return [Finding("duplicates", "", text)]
-
-
-def _copied_users(log: InteractionLog, samples: np.ndarray, what: str) -> tuple[str, ...]:
-    """A line about users most of whose events stand under another user's id too: the same item and label in the same second.
-
-    Nothing is said where times tell days or hours alone, or most users begin in the same seconds, as where times are numbers of events: there
-    two users may do the same. Of many events some are looked at, of all users those of the same items and seconds.
-    """
-    begins = np.unique(log.time[log.offsets[:-1][np.diff(log.offsets) > 0]])
-    if not (log.time % _COARSE).any() or len(begins) < _BEGIN_APART * log.num_users:
-        return ()
-    seen, every = log.seen, np.uint64(1 + log.num_events // _HASHED)
-    hashes, users = [], []
-    for block in _user_blocks(log):
-        own = row_hashes([values[block] for values in (log.item, log.time, log.label)])
-        kept = seen[block] & (own % every == 0)
-        hashes.append(own[kept])
-        users.append(log.user[block][kept].astype(np.int64))
-    hashes, user = np.concatenate(hashes), np.concatenate(users)
-    order = np.argsort(hashes, kind="stable")
-    size, ranked = np.bincount(user, minlength=log.num_users), user[order]
-    alike = (np.diff(hashes[order]) == 0) & (np.diff(ranked) > 0)
-    pairs, count = np.unique(ranked[:-1][alike] * log.num_users + ranked[1:][alike], return_counts=True)
-    one, other = np.divmod(pairs, log.num_users)
-    least = np.minimum(size[one], size[other])
-    found = np.flatnonzero((count >= _FEWEST_COPIED) & (count >= _COPIED * least))
-    if not len(found):
-        return ()
-    copied = np.zeros(log.num_users, dtype=bool)
-    copied[one[found]] = copied[other[found]] = True
-    best = found[np.argmax(count[found])]
-    names = " and ".join(repr(log.user_ids[user].item()) for user in (one[best], other[best]))
-    some = "" if every == 1 else f" of 1 in {every}"
-    theirs = f"{int(copied[log.user[samples]].sum()):,} of {len(samples):,} {what}"
-    return (
-        f"users whose events stand under another user's id too, at the same seconds: {int(copied.sum()):,} of {log.num_users:,}, such as {names} "
-        f"({count[best]:,} of {least[best]:,} events{some}); {theirs} are theirs. Leave one of each out: where they are in two parts, as by a split by "
-        "user, what is tested was trained on, and elsewhere it counts twice",
-    )
 
 
 def validate_histories(
@@ -509,7 +461,7 @@ def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:
     """Samples with an earlier event on the same item, events that double another, and one such sample."""
     repeated = tied = 0
     example = -1
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         pair, time = log.user[block].astype(np.int64) * log.num_items + log.item[block], log.time[block]
         order = np.lexsort((time, pair))
         pair, time, unseen = pair[order], time[order], hidden[block][order]
