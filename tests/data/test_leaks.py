@@ -492,13 +492,15 @@ def test_users_who_do_alike_are_no_copies(changes):
 
 
 def test_users_of_the_same_steps_are_no_copies():
-    """A course that all take in its order, with places for times or on the same days, and most answers right."""
-    item = np.tile(np.arange(40), 100)
-    columns = {"user": np.repeat(np.arange(100), 40), "item": item}
+    """Courses that two take in their order, with places for times or on the same days, and most answers right."""
+    user, step = np.repeat(np.arange(100), 40), np.tile(np.arange(40), 100)
+    columns = {"user": user, "item": user // 2 * 40 + step}
     columns["label"] = (np.random.default_rng(0).random(4000) < 0.99).astype(int)
     day = START // 86_400 * 86_400
-    for begin, step in ((0, 60), (columns["user"] // 2 * 86_400, 86_400)):
-        assert validate_log(make_log(columns | {"time": day + begin + item * step}, log_of()[1])).notes == ()
+    for time in (day + step * 60, day + (user // 2 + step) * 86_400):
+        assert validate_log(make_log(columns | {"time": time}, log_of()[1])).notes == ()
+    own = day + user // 2 * 5000 + step * 60
+    assert len(validate_log(make_log(columns | {"time": own}, log_of()[1])).notes) == 1
 
 
 def test_events_without_a_label_may_repeat():
