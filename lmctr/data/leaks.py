@@ -124,7 +124,8 @@ def telling_fields(
     for name, auc in found.items():
         text = f"the {what} {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
         if auc > _SURE:
-            findings.append(Finding("field", name, f"{text}: it holds the label{_or_cases(columns[name][train])}"))
+            cases = _or_cases(columns[name][train]) if what == "field" else ""
+            findings.append(Finding("field", name, f"{text}: it holds the label{cases}"))
         elif auc > _NEAR and auc - max(rest, default=0.5) > _APART and _may_copy(columns[name][train]):
             next_best = f"the next {what} has {max(rest):.3f}" if rest else "there is no other"
             findings.append(

@@ -203,15 +203,15 @@ def context_that_comes_after(*, of_texts):
 
 
 def acts_of_two_steps(*, apart=60, direct=0.0, seed=0):
-    """Users who come every quarter of an hour or so; of a third of what they view, the cart and `apart` s later the purchase."""
+    """Users who view an item seconds to an hour after the other; of a third of them, the cart and `apart` s later the purchase."""
     rng, rows = np.random.default_rng(seed), []
     for user in range(100):
         time = START + int(rng.integers(0, 30 * 86_400))
         for item in rng.permutation(4000)[:30]:
-            time += int(rng.integers(60, 1800))
+            time += int(3 * 1000 ** rng.random())
             rows.append((user, item, time, 0))
             if rng.random() < 0.3:
-                time += int(rng.integers(60, 1800))
+                time += int(3 * 1000 ** rng.random())
                 rows += [(user, item, time, 0)] * (rng.random() >= direct)
                 time += apart
                 rows.append((user, item, time, 1))
@@ -317,7 +317,7 @@ PLANTS = {
     "4g words after the label": (lambda: context_that_comes_after(of_texts=True), "'after' alone ranks .* AUC of 1.0"),
     "4h a step before": (
         lambda: check_log(*acts_of_two_steps(apart=2)),
-        r"the statistic 'log_seconds_since_last_event' alone .* \(median 2 s before positive samples, \d+ s before the others\): the step before"
+        r"the statistic 'log_seconds_since_last_event' alone .*: it holds the label \(median 2 s before positive samples, \d+ s before the others\): the step before"
         ".*'user_item_seconds_since_last_event' alone .* an hour or more before the others.*'field:log_seconds_since_last_event': <why>",
     ),
     "4i a step before most": (lambda: check_log(*acts_of_two_steps(apart=2, direct=0.1)), "noisy copy .* step before"),
