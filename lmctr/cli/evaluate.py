@@ -46,6 +46,8 @@ def _compare(options: EvaluateOptions) -> int:
         )
     if options.slices:
         raise ValueError("--slices measures one run; give one, without --compare")
+    if options.frozen_histories:
+        raise ValueError("--frozen-histories measures one run anew; give one, without --compare")
     if options.predictions:
         raise ValueError("--predictions writes the scores of one run; several runs keep theirs in RUN/predictions")
     if options.output and Path(options.output).suffix not in (".md", ".json"):

@@ -5,7 +5,8 @@ such that honest data stay below them: a check that cannot tell says nothing.
 
 | check | what it finds |
 | --- | --- |
-| field | a field that alone ranks held-out rows with an AUC above 0.98, or above 0.9 and far better than every other field |
+| field | a field that alone ranks held-out rows with an AUC above 0.98, or above 0.9 and far better than every other field; likewise of a log
+  how long ago, within an hour, the user's last event was |
 | encoding | a number that is the mean label of a category over all rows, those of validation and test included |
 | duplicates | rows of validation or test that stand in training too, or rows that stand in a log again and again |
 | random_split | rows with a time that are parted at random, so that training looks past the test |
@@ -32,6 +33,7 @@ _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy
 _FEWEST = 200  # held-out rows from which on an AUC says something
 _FEWEST_OF_CLASS = 50  # held-out rows of each label, likewise
 _COPY = 256  # values, up to which a category may be a noisy copy of the label; one of more has users or items, some of whom click always
+_CASES = 32  # values, above which each may be a case of its own
 _OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
@@ -104,12 +106,13 @@ def some_of(*parts: np.ndarray) -> list[np.ndarray]:
 
 
 def telling_fields(
-    columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray
+    columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray, what: str = "field"
 ) -> list[Finding]:
     """Fields that tell the label alone: by the rate of each value (or of each of 64 bins of numbers) in training.
 
     Args:
         columns: (N,) integer codes or floats by field. labels: (N,) 0 or 1. train, held: rows of training and of the part to rank.
+        what: the columns are, for messages.
     """
     y, held_y = labels[train] > 0, labels[held] > 0
     if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < _FEWEST_OF_CLASS or min(y.sum(), (~y).sum()) < 20:
@@ -119,15 +122,27 @@ def telling_fields(
     rest = [auc for auc in ranked if auc <= _NEAR]
     findings = []
     for name, auc in found.items():
-        text = f"the field {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
+        text = f"the {what} {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
         if auc > _SURE:
-            findings.append(Finding("field", name, f"{text}: it holds the label"))
+            cases = _or_cases(columns[name][train]) if what == "field" else ""
+            findings.append(Finding("field", name, f"{text}: it holds the label{cases}"))
         elif auc > _NEAR and auc - max(rest, default=0.5) > _APART and _may_copy(columns[name][train]):
-            next_best = f"the next field has {max(rest):.3f}" if rest else "there is no other"
+            next_best = f"the next {what} has {max(rest):.3f}" if rest else "there is no other"
             findings.append(
                 Finding("field", name, f"{text}, and {next_best}: it looks like a noisy copy of the label")
             )
     return findings
+
+
+def _or_cases(values: np.ndarray) -> str:
+    """What else may be where many values each tell their label: rows that stand several times but for a column or two."""
+    count = 0 if values.dtype.kind == "f" else len(np.unique(values))
+    if count <= _CASES or len(values) < 2 * count:
+        return ""
+    return (
+        f", or the rows of one of its {count:,} values are one case written several times, which two parts then have: keep them in one part "
+        "(of a table split: group, with the column as its group) or write each case once"
+    )
 
 
 def _may_copy(values: np.ndarray) -> bool:

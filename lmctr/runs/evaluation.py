@@ -67,6 +67,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
         predictions=options.predictions,
         allow_unknown=options.allow_unknown,
         slices=slices,
+        frozen_histories=options.frozen_histories,
     )
     if measured:
         print(format_metrics(rows_by_task(options.split, measured)))
@@ -76,6 +77,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
             print("\n" + (slices_text(slices) if slices else "no slices: the data are no interaction log"))
         if options.output:
             found = {"slices": slices} if slices else {}
+            found |= {"frozen_histories": True} if options.frozen_histories else {}
             write_json(options.output, {"run": path, "split": options.split, "metrics": measured, **found})
     return 0
 
@@ -91,6 +93,7 @@ def evaluate(
     predictions: str | Path | None = None,
     allow_unknown: bool = False,
     slices: list[dict[str, Any]] | None = None,
+    frozen_histories: bool = False,
     quiet: bool = False,
 ) -> dict[str, float]:
     """Metrics of one part; empty in processes other than the first.
@@ -103,6 +106,8 @@ def evaluate(
         predictions: Parquet file for the scores.
         allow_unknown: measure although nearly all values of a field are unknown.
         slices: a list to which the metrics by slice are added, see [`~lmctr.evaluation.slices.slice_metrics`], beside the strongest baseline's.
+        frozen_histories: read of a log what was known when the part began, for baselines too: what users did since then, which teaches of them what the
+            order inside a user pays for, stands in no history and in no statistic.
         quiet: show no progress.
 
     Raises:
@@ -129,6 +134,8 @@ def evaluate(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )
         view.load(Path(scratch))
+        if frozen_histories:
+            view.freeze(split)
         model, processor = load_run(folder.path)
         view.open(processor, (split,), RunContext(folder.path))
         for warning in view.unknown_warnings(split, folder.unknown_shares(), allow_unknown):

@@ -134,6 +134,11 @@ class EvaluateOptions:
         "baseline (one run)",
         False,
     )
+    frozen_histories: bool = option(
+        "histories and statistics of a log as they were when the part began, as for lists made at one moment: what users did since is not read "
+        "(one run)",
+        False,
+    )
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")
 

@@ -75,9 +75,11 @@ class Run:
         found = self.folder.metrics()
         return None if found is None else {**found["split metrics"], **found}
 
-    def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, float]:
+    def evaluate(
+        self, split: str = "test", overrides: Mapping[str, Any] | None = None, frozen_histories: bool = False
+    ) -> dict[str, float]:
         """Metrics of a part of the run's data, or of other data, see [`~lmctr.runs.evaluate`]."""
-        return evaluate(self.path, split, overrides=overrides or {})
+        return evaluate(self.path, split, overrides=overrides or {}, frozen_histories=frozen_histories)
 
     @cached_property
     def _retriever(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,14 @@ def blocks(length: int, size: int | None = None) -> Iterator[slice]:
     """The places of an array of this length, `size` (or about a million) at a time: what is worked out of it needs no copy."""
     size = _BLOCK if size is None else size
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def whole_rows(offsets: np.ndarray, size: int | None = None) -> Iterator[slice]:
+    """The places of an array of rows with these offsets (R + 1,), whole rows of about `size` (or a million) places at a time."""
+    size, length = _BLOCK if size is None else size, int(offsets[-1])
+    stops = np.searchsorted(offsets, np.arange(size, length, size))
+    bounds = np.unique(np.concatenate([[0], offsets[stops], [length]]))
+    return (slice(start, end) for start, end in itertools.pairwise(bounds.tolist()))
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:

@@ -263,6 +263,7 @@ def test_options_that_do_not_fit(groups, capsys):
     assert "--predictions writes the scores of one run" in error_of(
         capsys, "evaluate", *first, "--predictions", "p.parquet"
     )
+    assert "--frozen-histories measures one run" in error_of(capsys, "evaluate", *first, "--frozen-histories")
     assert "--resamples belongs to --compare" in error_of(capsys, "evaluate", *first, "--resamples", "100")
     assert "--resamples belongs to --compare" in error_of(capsys, "evaluate", first[0], "--resamples", "100")
     assert "nothing is run anew" in error_of(capsys, "evaluate", *first, "--data.path", "elsewhere")

@@ -41,6 +41,17 @@ def test_evaluate_gives_the_metrics_of_the_training(tiny_run, tmp_path, capsys, 
     np.testing.assert_allclose(logits, trained, atol=1e-5)
 
 
+def test_evaluate_with_frozen_histories(tiny_run, tmp_path):
+    words = ["evaluate", tiny_run, "--frozen-histories", "--slices", "--output", tmp_path / "m.json"]
+    assert main([str(word) for word in words]) == 0
+    found, live = read(tmp_path, "m.json"), read(tiny_run, "metrics.json")["split metrics"]["test"]
+    assert found["frozen_histories"] is True
+    assert found["metrics"]["num_samples"] == live["num_samples"]
+    assert found["metrics"]["log_loss"] != pytest.approx(live["log_loss"], abs=3e-7)  # of a model of two steps
+    rows = [row for row in found["slices"] if row["slice"] == "user"]
+    assert sum(row["num_samples"] for row in rows) == live["num_samples"]
+
+
 def test_evaluate_other_data(tiny_run, tmp_path):
     words = [
         "evaluate",

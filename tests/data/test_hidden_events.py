@@ -1,6 +1,7 @@
 """Events that no other event sees, and the parts that a log brings itself."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lmctr.data import InteractionLog, split_log, validate_log
@@ -46,6 +47,24 @@ def test_nothing_hidden_is_a_log_without_hidden_events():
     log = InteractionLog.from_columns(user, item, time, label, hidden=np.zeros(len(user), dtype=bool))
     assert np.array_equal(plain.history_end, log.history_end)
     assert np.array_equal(plain.item, log.item)
+
+
+@pytest.mark.parametrize("some_hidden", [False, True])
+def test_a_frozen_log_has_its_events_and_shows_none_since_a_time(some_hidden):
+    user, item, time, label, hidden = random_rows()
+    more = {"context": pa.table({"row": np.arange(len(user))}), "extra_labels": {"late": label}, "users": None}
+    log = InteractionLog.from_columns(user, item, time, label, hidden=hidden if some_hidden else None, **more)
+    frozen, places = log.frozen_at(120)
+    for name in ("user", "item", "time", "label"):
+        np.testing.assert_array_equal(getattr(frozen, name)[places], getattr(log, name))
+    np.testing.assert_array_equal(frozen.context["row"].to_numpy()[places], log.context["row"].to_numpy())
+    np.testing.assert_array_equal(frozen.extra_labels["late"], frozen.label)
+    np.testing.assert_array_equal(frozen.hidden[places], (log.time >= 120) | ~log.seen)
+    start, end = frozen.history_bounds(places)
+    for event, place in enumerate(places):
+        before = [row for row in range(log.num_events) if log.user[row] == log.user[event] and log.seen[row]]
+        times = sorted(log.time[row] for row in before if log.time[row] < min(120, log.time[event]))
+        assert frozen.time[start[event] : end[event]].tolist() == times, place
 
 
 def test_wrong_order_is_refused():

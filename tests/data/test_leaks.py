@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ from lmctr.data import (
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
+from lmctr.data.logs import copies
+from lmctr.data.logs.negatives import with_negatives
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
 from lmctr.evaluation.metrics import auc
@@ -199,6 +202,33 @@ def context_that_comes_after(*, of_texts):
     check_log(columns | {"context": pa.table(context)}, catalogue)
 
 
+def acts_of_two_steps(*, apart=60, direct=0.0, seed=0):
+    """Users who view an item seconds to an hour after the other; of a third of them, the cart and `apart` s later the purchase."""
+    rng, rows = np.random.default_rng(seed), []
+    for user in range(100):
+        time = START + int(rng.integers(0, 30 * 86_400))
+        for item in rng.permutation(4000)[:30]:
+            time += int(3 * 1000 ** rng.random())
+            rows.append((user, item, time, 0))
+            if rng.random() < 0.3:
+                time += int(3 * 1000 ** rng.random())
+                rows += [(user, item, time, 0)] * (rng.random() >= direct)
+                time += apart
+                rows.append((user, item, time, 1))
+    return dict(zip(("user", "item", "time", "label"), np.array(rows).T)), log_of()[1]
+
+
+def times_of_the_end(*, shown):
+    """Films watched to the end or left after seconds, each shown when the one before was over."""
+    rng, count = np.random.default_rng(0), 4000
+    label = rng.integers(0, 2, count)
+    watched = np.where(label == 1, rng.integers(150, 300, count), rng.integers(1, 40, count))
+    pause = np.where(rng.random(count) < 0.02, 86_400, 1)
+    ends = START + np.cumsum((watched + pause).reshape(40, 100), axis=1).ravel()
+    columns = {"user": np.repeat(np.arange(40), 100), "item": rng.permutation(count), "label": label}
+    check_log(columns | {"time": ends - watched * shown}, log_of()[1])
+
+
 # ---- plants in tables ---------------------------------------------------------------------------------------------
 
 
@@ -220,6 +250,16 @@ def label_with_flips():
     columns = table()
     flipped = np.where(np.random.default_rng(2).random(6000) < 0.05, 1 - columns["label"], columns["label"])
     check_table(columns | {"flag": flipped}, [*FIELDS, {"name": "flag", "type": "categorical"}])
+
+
+def cases_of_several_rows(**options):
+    """Orders whose label stands on each of their eight rows, of another item each."""
+    order = np.arange(6000) // 8
+    columns = table(order=np.random.default_rng(3).permutation(750)[order])
+    columns["label"] = columns["label"][order * 8]
+    return check_table(
+        columns, [*FIELDS, {"name": "order", "type": "categorical"}], group="order", time=None, **options
+    )
 
 
 def encoding_over_all_rows():
@@ -262,15 +302,29 @@ PLANTS = {
     ),
     "3d rows of a table in two parts": (table_rows_in_two_parts, "rows of validation and test stand in training too"),
     "4a label under another name": (label_under_another_name, "'clicked' alone ranks .* AUC of 1.0000"),
-    "4b label with noise": (label_with_noise, "'score' alone ranks .*holds the label"),
+    "4b label with noise": (label_with_noise, r"'score' alone ranks .*holds the label\. Mend"),
     "4c label as a field": (label_as_a_field, "reads the label column 'label'"),
     "4d label with flips": (label_with_flips, "'flag' alone ranks .*noisy copy"),
+    "4k cases of several rows": (
+        lambda: cases_of_several_rows(split="random"),
+        r"'order' alone ranks .*: it holds the label, or the rows of one of its 7\d\d values are one case .* split: group",
+    ),
     "4e label in the catalogue": (catalogue_that_holds_the_label, "'catalogue.quality' alone ranks"),
     "4f context after the label": (
         lambda: context_that_comes_after(of_texts=False),
         "'after' alone ranks .* AUC of 1.0",
     ),
     "4g words after the label": (lambda: context_that_comes_after(of_texts=True), "'after' alone ranks .* AUC of 1.0"),
+    "4h a step before": (
+        lambda: check_log(*acts_of_two_steps(apart=2)),
+        r"the statistic 'log_seconds_since_last_event' alone .*: it holds the label \(median 2 s before positive samples, \d+ s before the others\): the step before"
+        ".*'user_item_seconds_since_last_event' alone .* an hour or more before the others.*'field:log_seconds_since_last_event': <why>",
+    ),
+    "4i a step before most": (lambda: check_log(*acts_of_two_steps(apart=2, direct=0.1)), "noisy copy .* step before"),
+    "4j times of the end": (
+        lambda: times_of_the_end(shown=False),
+        r"median 2\d\d s before positive samples, 2\d s before the others",
+    ),
     "5a encoding over all rows": (
         encoding_over_all_rows,
         "'item_rate' follows the mean label of 'item' over all rows",
@@ -343,6 +397,110 @@ def test_sound_data_of_the_same_make():
     sums, counts = (np.bincount(columns["item"][train], weights) for weights in (columns["label"][train], None))
     encoded = ((sums + 5 * 0.3) / (counts + 5))[columns["item"]]  # of training rows alone: their business
     assert check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}]) == []
+
+
+def test_cases_that_parts_keep_together_tell_nothing():
+    assert cases_of_several_rows(split="group") == []
+
+
+def test_what_was_long_before_or_of_drawn_clicks_tells_as_it_should():
+    """Purchases a day behind their cart, times at which items were shown, and users who hear a song again and again."""
+    assert check_log(*acts_of_two_steps(apart=86_400)).allowed == ()
+    times_of_the_end(shown=True)
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(60), 80)
+    plays = {
+        "user": user,
+        "item": user * 5 + rng.integers(0, 5, 4800),
+        "time": START + np.tile(np.arange(80), 60) * 200,
+    }
+    plays["time"] += user * 50_000
+    log = with_negatives(make_log(plays | {"label": np.ones(4800, dtype=int)}), 2)
+    assert validate_log(log, split_log(log)).allowed == ()
+
+
+def copied_users(columns, *, share=1.0, **changes):
+    """The columns with the events of eight users, or a share of them, once more under other ids."""
+    chosen = (columns["user"] < 8) & (np.random.default_rng(5).random(len(columns["user"])) < share)
+    rows = np.flatnonzero(chosen)
+    changes = {name: change(columns[name][rows]) for name, change in changes.items()}
+    return added(columns, rows, user=columns["user"][rows] + 1000, **changes)
+
+
+@pytest.mark.parametrize(("hashed", "some"), [(4_000_000, ""), (6000, " of 1 in 3")])
+def test_users_who_stand_twice_are_told(monkeypatch, hashed, some):
+    monkeypatch.setattr(copies, "_HASHED", hashed)
+    columns, catalogue = log_of(12_000)
+    columns["item"] = columns["item"] % 300
+    (note,) = check_log(copied_users(columns, share=0.9), catalogue).notes
+    start = "users whose events stand under another user's id too: 16 of 208"
+    assert re.match(rf"{start}, such as (\d) and 100\1 \(\d+ of \d+ events{some}, to the second\); ", note)
+    log = make_log(copied_users(columns), catalogue)
+    by_user = split_log(log, "user")
+    report = validate_log(log, by_user)
+    theirs = int((log.user_ids[log.user[by_user.test]] % 1000 < 8).sum())
+    assert (
+        f"; {theirs:,} of {len(by_user.test):,} test samples are theirs. Leave one of each out" in report.lines()[-1]
+    )
+    assert f" of {log.num_events:,} samples are theirs" in validate_log(log).notes[0]
+
+
+def lessons(label, classes=10):
+    """Forty learners who answer most of their class's questions, each in an order and at times of their own."""
+    rng, rows = np.random.default_rng(0), []
+    for user in range(40):
+        items = rng.permutation(np.random.default_rng(user % classes).choice(2000, 250, replace=False))[:230]
+        time = START + rng.integers(0, 10_000_000) + np.cumsum(rng.integers(20, 400, 230))
+        rows.append(np.stack([np.full(230, user), items, time, label(items, rng)]))
+    return dict(zip(("user", "item", "time", "label"), np.concatenate(rows, axis=1)))
+
+
+@pytest.mark.parametrize(("hashed", "different", "some"), [(4_000_000, 40, ""), (6000, 20, " of 1 in 2")])
+def test_users_who_stand_twice_in_another_order_are_told(monkeypatch, hashed, different, some):
+    monkeypatch.setattr(copies, "_HASHED", hashed)
+    monkeypatch.setattr(copies, "_DIFFERENT", different)
+    columns = lessons(lambda items, rng: (rng.random(len(items)) < 0.6).astype(int))
+    assert validate_log(make_log(columns, log_of()[1])).notes == ()
+    again = copied_users(columns, share=0.9, time=lambda values: values[::-1] - 5000)
+    again["label"][-1] ^= 1
+    (note,) = validate_log(make_log(again, log_of()[1])).notes
+    told = (
+        rf"id too: 16 of 48, such as (\d) and 100\1 \(\d+ of \d+ items{some}, with the same label\); 3,\d\d\d of 10,"
+    )
+    assert re.search(told, note)
+
+
+@pytest.mark.parametrize("label", [
+    lambda items, rng: items % 3 // 2,  # a matter of the question
+    lambda items, rng: (rng.random(len(items)) < 0.97).astype(int),
+    lambda items, rng: np.ones(len(items), dtype=int),
+])  # fmt: skip
+def test_users_who_answer_as_the_questions_ask_are_no_copies(label):
+    columns = lessons(label)
+    assert validate_log(make_log(columns, log_of()[1])).notes == ()
+
+
+@pytest.mark.parametrize("changes", [
+    {"time": lambda values: values + 1},
+    {"label": lambda values: 1 - values},
+    {"item": lambda values: np.where(np.arange(len(values)) % 2, values, 5)},
+    {"share": 0.05},
+])  # fmt: skip
+def test_users_who_do_alike_are_no_copies(changes):
+    columns, catalogue = log_of()
+    assert check_log(copied_users(columns, **changes), catalogue).notes == ()
+
+
+def test_users_of_the_same_steps_are_no_copies():
+    """Courses that two take in their order, with places for times or on the same days, and most answers right."""
+    user, step = np.repeat(np.arange(100), 40), np.tile(np.arange(40), 100)
+    columns = {"user": user, "item": user // 2 * 40 + step}
+    columns["label"] = (np.random.default_rng(0).random(4000) < 0.99).astype(int)
+    day = START // 86_400 * 86_400
+    for time in (day + step * 60, day + (user // 2 + step) * 86_400):
+        assert validate_log(make_log(columns | {"time": time}, log_of()[1])).notes == ()
+    own = day + user // 2 * 5000 + step * 60
+    assert len(validate_log(make_log(columns | {"time": own}, log_of()[1])).notes) == 1
 
 
 def test_events_without_a_label_may_repeat():

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lmctr.data.leaks import rank_auc
 from lmctr.runs import train
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs import input_of
@@ -103,6 +104,55 @@ def _baselines_gain_by(chosen, path):
             found.append(view.baselines(0)[0]["gradient_boosting"]["test"]["auc"])
             assert ("statistics" in view.baseline_data_keys(view.data)) == (names != "full")
         assert found[1] > found[0] + 0.1, family
+
+
+def test_a_step_before_a_click_is_told_alike_of_every_view(tmp_path):
+    """Carts, and purchases two seconds later; what is allowed is allowed for every family."""
+    draw, lines = np.random.default_rng(0), ["user,item,ts,event"]
+    for user in range(60):
+        time = 1_700_000_000 + user * 60
+        for item in draw.integers(0, 40, 40):
+            time += int(draw.integers(60, 4000))
+            lines.append(f"{user},{item},{time},view")
+            if draw.random() < 0.4:
+                lines += [f"{user},{item},{time + 300},cart", f"{user},{item},{time + 302},purchase"]
+                time += 302
+    (tmp_path / "shop.csv").write_text("\n".join(lines) + "\n")
+    words = set()
+    for family in ("din", "deepfm", "ctr_sink"):
+        options = TrainOptions(recipe=str(tmp_path / "shop.csv"), model=family, label="event=purchase")
+        recipe = recipe_for_file(options, say=lambda line: None)
+        view = input_of(load_recipe(recipe))
+        view.load()
+        with pytest.raises(ValueError, match=r"'log_seconds_since_last_event' alone .* the step before") as error:
+            view.check()
+        words.add(str(error.value))
+        recipe["data"]["allow_leaks"] = {"field": "the basket is open when we ask"}
+        view = input_of(load_recipe(recipe))
+        view.load()
+        allowed = [line for line in view.check() if "since_last_event" in line]
+        assert [line.startswith("allowed (the basket is open") for line in allowed] == [True, True]
+    assert len(words) == 1
+
+
+def test_a_table_of_drawn_negatives_may_know_what_users_come_back_to(tmp_path):
+    draw, lines = np.random.default_rng(0), ["user,item,ts"]
+    for user in range(80):
+        favourites = draw.integers(0, 4000, 6)
+        lines += [
+            f"{user},{draw.choice(favourites)},{1_700_000_000 + user * 60 + place * 5000}" for place in range(60)
+        ]
+    (tmp_path / "plays.csv").write_text("\n".join(lines) + "\n")
+    options = TrainOptions(recipe=str(tmp_path / "plays.csv"), model="deepfm", negatives=2)
+    view = input_of(load_recipe(recipe_for_file(options, say=lambda line: None)))
+    view.load()
+    view.check()
+    test = view.store.splits["test"]
+    place = [field.name for field in view.store.processor.ordered_fields() if field.kind == "value"].index(
+        "user_item_count"
+    )
+    known = view.store.numeric_values[test, place] > view.store.numeric_values[:, place].min()
+    assert rank_auc(known, view.store.labels[test]) > 0.98
 
 
 def test_users_who_think_alike_say_what_a_user_will_think(tmp_path, monkeypatch):

@@ -248,15 +248,29 @@ class InteractionLog:
     def of_users(self, users: np.ndarray) -> InteractionLog:
         """The events of some users alone, by their numbers (V,), in that order; the catalogue stays whole."""
         lengths = np.diff(self.offsets)[users]
-        events = ragged_arange(self.offsets[:-1][users], lengths)
+        return self._taken(
+            ragged_arange(self.offsets[:-1][users], lengths),
+            user_ids=self.user_ids[users],
+            offsets=offsets_from_lengths(lengths),
+            users=None if self.users is None else self.users.take(pa.array(users)),
+        )
+
+    def frozen_at(self, time: int) -> tuple[InteractionLog, np.ndarray]:
+        """The log with all events from a unix second on hidden, and the position (E,) in it of each event."""
+        hidden = (self.time >= time) | ~self.seen
+        order = np.lexsort((self.time, hidden, self.user))
+        places = np.empty_like(order)
+        places[order] = np.arange(self.num_events)
+        return dataclasses.replace(self._taken(order), hidden=hidden[order]), places
+
+    def _taken(self, events: np.ndarray, **changes: Any) -> InteractionLog:
+        """Events in this order, with other `changes`."""
         return dataclasses.replace(
             self,
             **{name: values[events] for name, values in self.event_arrays().items()},
-            user_ids=self.user_ids[users],
-            offsets=offsets_from_lengths(lengths),
             extra_labels={name: values[events] for name, values in self.extra_labels.items()},
-            users=None if self.users is None else self.users.take(pa.array(users)),
             context=None if self.context is None else self.context.take(pa.array(events)),
+            **changes,
         )
 
     def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import time as clock
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +26,18 @@ from lmctr.data.leaks import (
     times_in_another_unit,
 )
 from lmctr.utils.arrow import is_list, is_number
+from lmctr.utils.ragged import whole_rows
 from lmctr.utils.rows import check_kind
 
+from .copies import copied_users
 from .log import InteractionLog
 from .splits import Splits
 
 _CHUNK = 1 << 20
 _COARSE = 900  # seconds
+_SOON = 3600  # seconds, within which the step of an act before another one lies
+_BACK = 20  # events before a sample, among which that step is looked for
+_SINCE_LAST = ("log_seconds_since_last_event", "user_item_seconds_since_last_event")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class LeakageReport:
         split_times: first and last time (unix seconds) of each part that has samples.
         time_order: whether the order in time of the parts was checked.
         allowed: what was found and allowed, with the reasons.
+        notes: what else was found, and what to do about it.
     """
 
     num_events: int
@@ -64,6 +70,7 @@ class LeakageReport:
     split_times: dict[str, tuple[int, int]] | None = None
     time_order: bool = False
     allowed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
@@ -84,6 +91,7 @@ class LeakageReport:
             f"samples of an item that the user met before: {self.repeated_items:,}",
             f"events that repeat user, item and second of another: {self.duplicate_events:,}",
             *self.allowed,
+            *self.notes,
         ]
 
     def __str__(self) -> str:
@@ -159,8 +167,9 @@ def validate_log(
         }
     if problems:
         raise _error(log, problems)
-    allowed = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
-    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details, allowed=allowed)
+    details["allowed"] = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
+    details["notes"] = copied_users(log, *((samples, "samples") if splits is None else (splits.test, "test samples")))
+    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
 
 
 def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Finding]:
@@ -194,13 +203,63 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
         ]
         for name, values in columns.items():
             findings += future_attribute(name, values, *counts)
+    train, last = some_of(splits.train, held)
+    some = np.concatenate([train, last])
+    places = np.split(np.arange(len(some)), [len(train)])
     if log.context is not None:
-        train, last = some_of(splits.train, held)
-        some = np.concatenate([train, last])
         context = log.context.take(pa.array(some))
         own = {name: _numbers_or_codes(context[name]) for name in context.column_names}
-        findings += telling_fields(own, log.label[some], *np.split(np.arange(len(some)), [len(train)]))
+        findings += telling_fields(own, log.label[some], *places)
+    return findings + _steps_before(log, some, *places)
+
+
+def _steps_before(log: InteractionLog, some: np.ndarray, train: np.ndarray, held: np.ndarray) -> list[Finding]:
+    """Statistics of how long ago the user's last event was, of any item and of this one, that tell the label.
+
+    What is longer ago than an hour is one value: what users do again on another day is theirs to be foretold. Other statistics are not judged: where
+    negatives were drawn, popularity and what the user took before tell them from clicks, as they should. So does the last event of this
+    item, which is not looked at where the log knows of such.
+
+    Args:
+        some: (S,) samples. train, held: places among them.
+    """
+    since = dict(zip(_SINCE_LAST if log.hidden is None else _SINCE_LAST[:1], _seconds_since(log, some)))
+    codes = {name: np.rint(4 * np.log2(1 + values)).astype(np.int64) for name, values in since.items()}
+    findings = []
+    for finding in telling_fields(codes, log.label[some], train, held, "statistic"):
+        clicked = log.label[some] == 1
+        median, others = (np.median(since[finding.name][rows]) for rows in (clicked, ~clicked))
+        if median >= _SOON:  # a click begins a visit
+            continue
+        text = (
+            f"{finding.text} (median {_ago(median)} before positive samples, {_ago(others)} before the others): the step before, such as the cart of a "
+            "purchase, is an event of its own, or times are those of the end of what the label tells; keep one event of each act, with the time at "
+            "which it began"
+        )
+        findings.append(replace(finding, text=text))
     return findings
+
+
+def _seconds_since(log: InteractionLog, events: np.ndarray) -> np.ndarray:
+    """(2, S) seconds since the user's last event before each of these, and since that of its item; an hour where there is none within it."""
+    result = np.full((2, len(events)), _SOON)
+    start, end = log.history_bounds(events)
+    left = np.arange(len(events))
+    for back in range(1, _BACK + 1):
+        left = left[end[left] - back >= start[left]]
+        place = end[left] - back
+        ago = log.time[events[left]] - log.time[place]
+        left, place, ago = (values[ago < _SOON] for values in (left, place, ago))
+        if back == 1:
+            result[0, left] = ago
+        same = log.item[place] == log.item[events[left]]
+        result[1, left[same]] = ago[same]
+        left = left[~same]
+    return result
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _SOON else "an hour or more"
 
 
 def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:
@@ -208,14 +267,6 @@ def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:
     if is_number(column.type):
         return column.to_numpy().astype(np.float64)
     return _value_codes(column) + 1
-
-
-def _user_blocks(log: InteractionLog) -> Iterator[slice]:
-    """The events of whole users, about a million at a time: what events of one user share is counted block by block, in little memory."""
-    stops = np.searchsorted(log.offsets, np.arange(_CHUNK, log.num_events, _CHUNK))
-    bounds = np.unique(np.concatenate([[0], log.offsets[stops], [log.num_events]]))
-    for start, end in itertools.pairwise(bounds.tolist()):
-        yield slice(start, end)
 
 
 def _doubled_events(log: InteractionLog) -> list[Finding]:
@@ -233,7 +284,7 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     if log.context is not None:
         columns += [_value_codes(log.context[name]) for name in log.context.column_names]
     count = 0
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         own = [values[block] for values in columns]
         own += [np.nan_to_num(values[block], nan=-1.0) for values in (log.feedback_values,) if values is not None]
         own = [values[own[3] >= 0] for values in own]
@@ -263,7 +314,7 @@ def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) ->
     part = np.zeros(log.num_events, dtype=np.int8)
     part[train], part[held] = 1, 2
     distinct = count = alike = 0
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         pair = log.user[block].astype(np.int64) * log.num_items + log.item[block]
         own, late = (np.flatnonzero(part[block] == code) for code in (1, 2))
         own = own[np.argsort(log.time[block][own], kind="stable")]
@@ -410,7 +461,7 @@ def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:
     """Samples with an earlier event on the same item, events that double another, and one such sample."""
     repeated = tied = 0
     example = -1
-    for block in _user_blocks(log):
+    for block in whole_rows(log.offsets, _CHUNK):
         pair, time = log.user[block].astype(np.int64) * log.num_items + log.item[block], log.time[block]
         order = np.lexsort((time, pair))
         pair, time, unseen = pair[order], time[order], hidden[block][order]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -25,13 +25,17 @@ _MOST = 5_000_000  # rows up to which whole columns are gone through
 
 
 def validate_table(
-    store: TabularStore, source: TableSource | None = None, allow: Mapping[str, str] | None = None
+    store: TabularStore,
+    source: TableSource | None = None,
+    allow: Mapping[str, str] | None = None,
+    counted: Collection[str] = (),
 ) -> list[str]:
     """Checks a table for leaks.
 
     Args:
         store: the processed table. source: where it comes from, which knows how its rows were parted.
         allow: reasons for what is no leak, by check or by check and name: `{"field:price": "known before"}`.
+        counted: fields that are statistics of a log, causal to the second, which [`~lmctr.data.logs.validation.validate_log`] judges.
 
     Returns:
         Lines about what was allowed.
@@ -39,10 +43,12 @@ def validate_table(
     Raises:
         ValueError: what was found and not allowed, with figures.
     """
-    return settle(table_findings(store, source), allow, store.info.name or "table")
+    return settle(table_findings(store, source, counted), allow, store.info.name or "table")
 
 
-def table_findings(store: TabularStore, source: TableSource | None = None) -> list[Finding]:
+def table_findings(
+    store: TabularStore, source: TableSource | None = None, counted: Collection[str] = ()
+) -> list[Finding]:
     """Everything that [`validate_table`] looks for."""
     findings = []
     train, validation, test = (store.splits[part] for part in PARTS)
@@ -59,17 +65,22 @@ def table_findings(store: TabularStore, source: TableSource | None = None) -> li
     known: dict[tuple[str, str], Finding] = {}
     for labels in columns.T:  # a field may tell of any of them
         own = (rows[labels[rows] >= 0] for rows in (train, test if len(test) else held, held))
-        known |= {(one.check, one.name): one for one in reversed(_label_findings(store, labels, *own))}
+        known |= {(one.check, one.name): one for one in reversed(_label_findings(store, labels, *own, counted))}
     return findings + list(reversed(known.values()))
 
 
 def _label_findings(
-    store: TabularStore, labels: np.ndarray, train: np.ndarray, last: np.ndarray, held: np.ndarray
+    store: TabularStore,
+    labels: np.ndarray,
+    train: np.ndarray,
+    last: np.ndarray,
+    held: np.ndarray,
+    counted: Collection[str],
 ) -> list[Finding]:
     """What tells of one label: labels (S,), and the rows of training, of the last part and of all parts held out that have it."""
     if not len(train) or not len(held):
         return []
-    codes, numbers = _columns(store)
+    codes, numbers = ({name: own for name, own in kind.items() if name not in counted} for kind in _columns(store))
     found = telling_fields({**codes, **numbers}, labels, *some_of(train, last))
     findings = list(found)
     if len(store) <= _MOST:

@@ -134,6 +134,16 @@ class InputKind(ABC):
     def load(self, scratch: Path | None = None) -> None:
         """Read the data and cut them into parts; `scratch` is a folder for what is worked out of them, kept as long as the verb."""
 
+    def freeze(self, part: str) -> None:
+        """Of a loaded log, hide what happened since a part began from histories and statistics.
+
+        Raises:
+            ValueError: data that are no log, or parts that are cut by user.
+        """
+        raise ValueError(
+            f"frozen_histories: {self.data['name']!r} is no interaction log, whose samples have events before them; leave it out"
+        )
+
     @abstractmethod
     def check(self) -> list[str]:
         """Check loaded data before a training. Returns lines to print.

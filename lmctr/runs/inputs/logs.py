@@ -62,6 +62,10 @@ class LogInput(InputKind):
         limited = {part: self.limited(own, part, self._labels_of) for part, own in whole.items()}
         self.splits = dataclasses.replace(whole, **limited)
 
+    def freeze(self, part: str) -> None:
+        self.log, places = frozen_log(self.log, self.log_parts(), part)
+        self.splits, self.whole_train = moved(self.splits, places), places[self.whole_train]
+
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
         options = dict(self.data["options"])
@@ -272,6 +276,22 @@ class LogInput(InputKind):
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:
         return self.results.slices(part, events, logits, seed, **options)
+
+
+def frozen_log(log: InteractionLog, whole: Splits, part: str) -> tuple[InteractionLog, np.ndarray]:
+    """A log as it was known when one of its `whole` parts began, and the position (E,) in it of each event; see `InputKind.freeze`."""
+    if whole.rule == "user":
+        raise ValueError(
+            "frozen_histories: the parts are cut by user, so that none of them begins at a time; leave it out"
+        )
+    return log.frozen_at(
+        int(log.time[whole[part]].min(initial=np.iinfo(np.int64).max))
+    )  # an empty part is refused where it is opened
+
+
+def moved(splits: Splits, places: np.ndarray) -> Splits:
+    """The same samples where a log has its events at other places (E,)."""
+    return dataclasses.replace(splits, **{part: places[own] for part, own in splits.items()})
 
 
 def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:

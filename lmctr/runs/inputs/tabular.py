@@ -38,10 +38,18 @@ from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
-from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns, whole_fingerprint
+from lmctr.runs.inputs.logs import (
+    baseline_statistics,
+    check_statistics,
+    frozen_log,
+    log_best_auc,
+    log_columns,
+    moved,
+    whole_fingerprint,
+)
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
-from lmctr.statistics import ItemStatistics, StatisticsReader
+from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader
 from lmctr.training.growth import table_rows
 from lmctr.utils.files import expanded, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
@@ -186,6 +194,13 @@ class TabularInput(GoingOn, StoredInput):
             self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
         self._prior = float((self.log.label[train] == 1).mean())
 
+    def freeze(self, part: str) -> None:
+        if self.log is None:
+            super().freeze(part)
+        self.log, places = frozen_log(self.log, self.log_splits, part)
+        self.log_splits = moved(self.log_splits, places)
+        self.source = self._log_table()
+
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
         self._read_log()
@@ -258,8 +273,12 @@ class TabularInput(GoingOn, StoredInput):
 
     def _check_leaks(self) -> list[str]:
         allow = self.data["allow_leaks"]
-        lines = [] if self.log is None else validate_log(self.log, self.log_splits, allow=allow).lines()
-        return lines + validate_table(self.store, self.source, allow)
+        if self.log is None:
+            return validate_table(self.store, self.source, allow)
+        reader = self.store.processor.statistics_reader
+        counted = STATISTIC_SETS["basic"] if reader is None else reader.names
+        lines = validate_log(self.log, self.log_splits, allow=allow).lines()
+        return lines + validate_table(self.store, self.source, allow, counted)
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
