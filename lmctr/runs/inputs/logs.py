@@ -48,7 +48,7 @@ class LogInput(InputKind):
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         keys = super().baseline_data_keys(data)
-        if data.get("since") is not None:  # else alike in all views of a log, those as tables do not have the key
+        if data.get("since") is not None:
             keys = (*keys, "since")
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
@@ -233,13 +233,7 @@ class LogInput(InputKind):
                 "events": int(log.num_events),
                 "samples": samples,
             },
-            "split": {
-                "rule": splits.rule,
-                "boundaries": dict(splits.boundaries),
-                "times": {
-                    name: [int(log.time[events].min()), int(log.time[events].max())] for name, events in parts.items()
-                },
-            },
+            "split": split_facts(log, splits),
             "label_rates": rates,
             "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
             **checksums,
@@ -272,6 +266,16 @@ class LogInput(InputKind):
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:
         return self.results.slices(part, events, logits, seed, **options)
+
+
+def split_facts(log: InteractionLog, splits: Splits) -> dict[str, Any]:
+    """How a log was parted, and the first and last second of each part, for `data.json`."""
+    times = {name: log.time[events] for name, events in splits.items() if len(events)}
+    return {
+        "rule": splits.rule,
+        "boundaries": dict(splits.boundaries),
+        "times": {name: [int(own.min()), int(own.max())] for name, own in times.items()},
+    }
 
 
 def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
