@@ -477,7 +477,8 @@ class SequenceForCTRMixin(WithHeadMixin):
         """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`], and what calibrates them. None: where
         the trees alone count."""
         if representation is None:
-            logits = torch.zeros((*inputs.candidate_items.shape, self.config.num_tasks), device=self.device)
+            shape = (*inputs.candidate_items.shape, self.config.num_tasks)
+            logits = torch.zeros(shape, dtype=torch.float32, device=self.device)
         else:
             logits = self.head(self.head_input(representation, inputs))
         if self.statistics_skip is not None:

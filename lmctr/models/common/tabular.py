@@ -311,7 +311,8 @@ class TabularForCTRMixin(WithHeadMixin):
             if self.model.embedding.check:
                 self.model.embedding.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
             outputs, rows = TabularModelOutput(), len(numeric_values if input_ids is None else input_ids)
-            logits = torch.zeros((rows, self.config.num_tasks) if several else rows, device=self.device)
+            shape = (rows, self.config.num_tasks) if several else (rows,)
+            logits = torch.zeros(shape, dtype=torch.float32, device=self.device)
         else:
             outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
             logits = self._network_logits(outputs)

@@ -40,7 +40,7 @@ class LayoutHead(nn.Module):
     def logits(self, read: torch.Tensor | None, statistics: torch.Tensor | None) -> torch.Tensor:
         """(B, P) of the text, None where the trees alone count, and (B, Fs) scaled statistics, where the model has them, to (B,) logits."""
         if read is None:
-            logits = torch.zeros((len(statistics), 1), device=statistics.device)
+            logits = torch.zeros((len(statistics), 1), dtype=torch.float32, device=statistics.device)
         else:
             hidden = self.dense(read)
             if self.statistics is not None:
