@@ -212,11 +212,15 @@ class ItemStatistics:
     def describes_as(self, earlier: ItemStatistics) -> bool:
         """Whether the items of an earlier table that are in this one have the categories and numbers that they had there. Kept for the last table
         asked about: a server asks once for each user."""
-        if self._compared[0]() is not earlier:
-            self._compared = weakref.ref(earlier), self is earlier or self._describes_as(earlier)
-        return self._compared[1]
+        known, alike = self._compared
+        if known() is not earlier:
+            alike = self is earlier or self._describes_as(earlier)
+            self._compared = weakref.ref(earlier), alike
+        return alike
 
     def _describes_as(self, earlier: ItemStatistics) -> bool:
+        if self.categories.keys() != earlier.categories.keys() or self.numbers.keys() != earlier.numbers.keys():
+            return False
         places = self.places(earlier.item_ids.to_pylist())
         before, places = np.flatnonzero(places >= 0), places[places >= 0]
         for column in self.categories:

@@ -242,6 +242,11 @@ def test_counts_of_what_was_let_go_do_not_follow_a_table_whose_items_have_other_
         moved = state.moved_to(model, processor, items)
         np.testing.assert_array_equal(numbers_of(UserState.filled([(moved, [candidate], time)])[0]), expected)
     assert state.moved_to(model, processor, other) is None
+    fewer = dataclasses.replace(reader, names=reader.names[:2], mean=reader.mean[:2], scale=reader.scale[:2])
+    short = UserState(
+        *made("din", log, fewer, max_history_length=4), history, items=ItemStatistics.from_log(log, fewer, time)
+    )
+    assert short.moved_to(model, processor, table) is None  # whose statistics read columns that its own did not
     text = json.loads(json.dumps(state.left()))
     assert UserState.gone_on(text, model, processor, same) is not None
     file = state.save(tmp_path / "state")
