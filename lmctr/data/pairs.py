@@ -96,9 +96,12 @@ def pairs_as_table(path: Path, folder: Path, like: Path | None = None) -> tuple[
     their own, that it has none of are left out, which is said.
 
     Raises:
+        FileNotFoundError: no file of that name that it is to be like.
         ValueError: a line of another form, indices of pairs that do not ascend, values below 0 in a list, what the columns of `like` cannot hold.
     """
     is_ffm = _has_fields(path)
+    if like is not None and not like.exists():
+        raise FileNotFoundError(f"--like {like}: no such file")
     if like is not None and not (like.is_file() and are_pairs(like) and _has_fields(like) == is_ffm):
         form = "field:index:value triples" if is_ffm else "index:value pairs"
         raise ValueError(f"--like {like}: no file of a label and {form}, as {path.name} is")

@@ -11,9 +11,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,6 +53,8 @@ _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = rf"^\s*{NUMBER}\s*$"
+# in the names of folders, as Spark and Hive write them: whole numbers, and no 01, which is a code; what is missing
+_CODELESS, _NO_VALUE = r"0|-?[1-9]\d{0,17}", "__HIVE_DEFAULT_PARTITION__"
 _MANY_BRACKETS = 5_000
 ONE_SIGN = "\x1f"
 """Stands for a delimiter of several signs, such as `::`, which pyarrow cannot take."""
@@ -138,9 +141,63 @@ _OTHER_FILES = {
 }
 
 
-def parquet_files(path: Path) -> list[Path]:
-    """The Parquet files of a folder, by name; a file itself."""
-    return [path] if path.is_file() else sorted(path.glob("*.parquet"))
+def parquet_files(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
+    """The Parquet files of a folder, by name, with the values in the names of the folders that they stand in, `day=2024-01-01`, as Spark and Hive
+    part a table: whole numbers where all of a key are written as such, else texts. A file itself.
+
+    Raises:
+        ValueError: files that do not all stand in folders of the same keys.
+    """
+    if path.is_file():
+        return {path: {}}
+    found = sorted([*path.glob("*.parquet"), *path.glob("*=*/**/*.parquet")])
+    parts = {file: file.relative_to(path).parts[:-1] for file in found}
+    parts = {file: own for file, own in parts.items() if not any(part.startswith(("_", ".")) for part in own)}
+    if not any(parts.values()):
+        return {file: {} for file in parts}
+    values = {
+        file: {
+            unquote(key): None if text == _NO_VALUE else unquote(text)
+            for key, sign, text in (part.partition("=") for part in own)
+            if sign
+        }
+        for file, own in parts.items()
+    }
+    first = next(iter(parts))
+    for file, own in parts.items():
+        if [*values[file]] != [*values[first]] or len(values[file]) < len(own):
+            raise ValueError(
+                f"{path}: {file.relative_to(path)} and {first.relative_to(path)} do not stand in folders of the same keys, such as "
+                "day=2024-01-01, as Spark and Hive part a table; give a folder whose files all do."
+            )
+    texts = {key: [own[key] for own in values.values() if own[key] is not None] for key in values[first]}
+    whole = {key for key, own in texts.items() if own and all(re.fullmatch(_CODELESS, text) for text in own)}
+    kinds = {key: pa.int64() if key in whole else pa.string() for key in texts}
+    return {file: {key: pa.scalar(text).cast(kinds[key]) for key, text in own.items()} for file, own in values.items()}
+
+
+def columns_of_file(
+    names: Sequence[str], held: Collection[str], wanted: Sequence[str] | None, path: Path
+) -> list[str] | None:
+    """Those of the wanted columns (None: all) to read of a Parquet file itself; those in `held` stand in the names of its folders.
+
+    Raises:
+        ValueError: a column that stands in both; as [`check_columns`].
+    """
+    if both := next((name for name in held if name in names), None):
+        raise ValueError(
+            f"{path}: the column {both!r} stands in the file and in the name of its folder; call one of them otherwise, or leave it out of the files."
+        )
+    check_columns([*names, *held], wanted, str(path))
+    return None if wanted is None else [name for name in dict.fromkeys(wanted) if name not in held]
+
+
+def with_held(rows: Any, held: Mapping[str, pa.Scalar], wanted: Sequence[str] | None) -> Any:
+    """A table, or batch, of a file with those of its folders' values that are wanted (None: all) as columns."""
+    for name, value in held.items():
+        if wanted is None or name in wanted:
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
 
 
 def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Path, str]:
@@ -155,8 +212,8 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
         if format not in (None, "parquet") or not parquet_files(path):
             if format in (None, "parquet") and (inner := next(path.glob("*/**/*.parquet"), None)) is not None:
                 raise FileNotFoundError(
-                    f"{path}: a folder whose .parquet files stand in folders of its own, such as {inner.parent.relative_to(path)}, as Spark and Hive part a "
-                    f"table by a column; write it as one file: pandas.read_parquet({str(path)!r}).to_parquet({path.name + '.parquet'!r})"
+                    f"{path}: a folder whose .parquet files stand in folders of its own, such as {inner.parent.relative_to(path)}; put them into one "
+                    "folder, or name the folders by a column and its value, such as day=2024-01-01, as Spark and Hive do"
                 )
             raise FileNotFoundError(
                 f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file, or write each as Parquet "
@@ -256,7 +313,7 @@ def read_table(
         )
     try:
         if kind == "parquet":
-            table = _read_parquet(parquet_files(path), wanted, types or {}, progress)
+            table = _read_parquet(path, wanted, types or {}, progress)
         else:
             with opened(path, False) as stream:
                 refuse_deep(io.BufferedReader(_Stream(stream), 1 << 20), path)
@@ -349,21 +406,22 @@ def as_written(table: pa.Table, lines: Iterable[bytes], names: Sequence[str], fi
 
 
 def _read_parquet(
-    files: list[Path], wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
+    folder: Path, wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
 ) -> pa.Table:
     """Files with the same columns, one below the other; whole numbers asked for as ids are encoded file by file, in half the memory."""
-    tables = []
-    what = f"reading {files[0].name}" if len(files) == 1 else f"reading {files[0].parent.name}"
-    for path in over(files, what, "files", show=progress):
+    tables: list[pa.Table] = []
+    files = parquet_files(folder)
+    first = next(iter(files))
+    for path in over(files, f"reading {(first if len(files) == 1 else folder).name}", "files", show=progress):
         with pq.ParquetFile(for_arrow(path)) as file:
-            check_columns(file.schema_arrow.names, wanted, str(path))
-            table = with_plain_types(file.read(columns=None if wanted is None else list(dict.fromkeys(wanted))))
+            columns = columns_of_file(file.schema_arrow.names, files[path], wanted, path)
+            table = with_held(with_plain_types(file.read(columns=columns)), files[path], wanted)
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
                 values = whole_numbers(table[name]).dictionary_encode()
                 table = table.set_column(table.column_names.index(name), name, values)
         if tables:
-            check_same_types(table.schema, tables[0].schema, path, files[0])
+            check_same_types(table.schema, tables[0].schema, path, first)
             table = table.select(tables[0].column_names)
         tables.append(table)
     return pa.concat_tables(tables)

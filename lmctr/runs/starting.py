@@ -78,9 +78,8 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     say("")
     is_large = guess.events.rows > LARGE
     if is_table:
-        say(
-            f"{'' if options.kind == 'table' else 'no user, item and time: '}rows of a table, which tabular families read"
-        )
+        lacks = f"no {' and no '.join(guess.lacks)}: " if guess.lacks else ""
+        say(f"{lacks}rows of a table, which tabular families read")
     elif not is_large:
         try:
             say(_checked(folder / "schema.yaml"))

@@ -60,6 +60,8 @@ class EventScorer(RequestScorer):
 
     def _heads(self, inputs: SequenceInputs, max_tokens: int, read: Callable[[SequenceInputs], Any]) -> torch.Tensor:
         """(1, C, T) logits of what `read` makes of some of the candidates at a time."""
+        if self.model.is_trees_alone({}):
+            return self.model.task_logits(None, inputs)
         size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
         parts = inputs.split_candidates(size)
         return torch.cat([self.model.task_logits(read(part).last_hidden_state, part) for part in parts], dim=1)

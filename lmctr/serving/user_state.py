@@ -218,8 +218,12 @@ class UserState:
         self, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
     ) -> UserState | None:
         """The same user's state for another model, as of a run that went on from the first one's, to be encoded at its next use; None where the
-        kept behaviours may not be all that it needs, or where statistics of the whole history cannot be counted again."""
-        return UserState.gone_on(self.left(), model, processor, items)
+        kept behaviours may not be all that it needs, or where statistics of the whole history cannot be counted again: by another reader, or by a
+        table that gives items other categories or numbers."""
+        left = self.left()
+        if None not in (items, self._statistics) and items.describes_as(self._statistics.user.items):
+            left["described"] = items.described
+        return UserState.gone_on(left, model, processor, items)
 
     def left(self, windows: dict[tuple[int, int], str] | None = None) -> dict[str, Any]:
         """What is left of the state without its model and what that encoded; as JSON another process goes on from it ([`gone_on`]).
@@ -235,6 +239,7 @@ class UserState:
             "window": windows[made_with],
             "history": list(self._history),
             "statistics": None if self._statistics is None else self._statistics.user.to_dict(),
+            "described": None if self._statistics is None else self._statistics.user.items.described,
         }
 
     @classmethod
@@ -252,7 +257,12 @@ class UserState:
         if items is not None:
             if is_whole:  # counted again, since the table may have other categories of items
                 state._statistics.extend(history)
-            elif same and before is not None and before["fingerprint"] == processor.statistics_reader.fingerprint:
+            elif (
+                same
+                and before is not None
+                and before["fingerprint"] == processor.statistics_reader.fingerprint
+                and left.get("described", items.described) == items.described
+            ):  # what was let go stays counted as it was, by these
                 state._statistics.load(before, items)
             else:
                 return None
@@ -307,6 +317,7 @@ class UserState:
         }
         if self._statistics is not None:
             metadata["statistics"] = json_of(self._statistics.user.to_dict())
+            metadata["described"] = self._statistics.user.items.described
         tensors = {} if self._encoded is None else self._encoded.tensors()
         with replacing(path) as temporary:
             save_file(
@@ -322,12 +333,13 @@ class UserState:
 
         Args:
             items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's. A history that is kept
-                whole is counted again by it.
+                whole is counted again by it; else it must describe the same items by the same categories and numbers.
 
         Raises:
             FileNotFoundError: no such file.
             ValueError: no user state, or one of another model (other weights or configuration) or processor (other settings,
-                prompt or tokenizer); a table of items for a state that counts no statistics, or none for one that does.
+                prompt or tokenizer); a table of items for a state that counts no statistics, or none for one that does; one of items described
+                otherwise, where behaviours were let go.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -360,6 +372,11 @@ class UserState:
         if items is not None and state.num_kept == state.num_seen:  # as in `gone_on`
             state._statistics.extend(state._history)
         elif items is not None:
+            if metadata.get("described", items.described) != items.described:
+                raise ValueError(
+                    f"{path}: of {state.num_seen} behaviours the last {state.num_kept} are kept, and the others were counted by a table (items) of "
+                    "other items, or of other categories or numbers of them; load it with that table, or encode the history again"
+                )
             state._statistics.load(json.loads(metadata["statistics"]), items)
         if tensors:
             device = next(own.parameters()).device

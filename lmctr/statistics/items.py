@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,7 @@ class ItemStatistics:
         self.state, self.factors = dict(state), dict(factors)
         self._is_text = not pa.types.is_integer(item_ids.type)
         self._place = {item: place for place, item in enumerate(item_ids.to_pylist())}
+        self._compared: tuple[Callable[[], Any], bool] = (lambda: None, False)
         self._rows = side_rows(reader.rows, "item")
         self._category_offsets = {column: offsets_from_lengths(own[1]) for column, own in self.categories.items()}
 
@@ -190,6 +194,43 @@ class ItemStatistics:
         starts = _at(places, offsets[:-1], 0)
         lengths = _at(places, offsets[1:], 0) - starts
         return lengths, codes[ragged_arange(starts, lengths)], names
+
+    @cached_property
+    def described(self) -> str:
+        """Checksum of the items' categories and numbers, which users' counts go by; empty where no statistic reads any."""
+        if not (self.categories or self.numbers):
+            return ""
+        digest = hashlib.blake2b(repr(self.item_ids.to_pylist()).encode(), digest_size=8)
+        for column, (codes, lengths, names) in sorted(self.categories.items()):
+            for part in (repr((column, list(names))).encode(), codes.astype(np.int64), lengths.astype(np.int64)):
+                digest.update(part)
+        for name, values in sorted(self.numbers.items()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(values, dtype=np.float64))
+        return digest.hexdigest()
+
+    def describes_as(self, earlier: ItemStatistics) -> bool:
+        """Whether the items of an earlier table that are in this one have the categories and numbers that they had there. Kept for the last table
+        asked about: a server asks once for each user."""
+        known, alike = self._compared
+        if known() is not earlier:
+            alike = self is earlier or self._describes_as(earlier)
+            self._compared = weakref.ref(earlier), alike
+        return alike
+
+    def _describes_as(self, earlier: ItemStatistics) -> bool:
+        if self.categories.keys() != earlier.categories.keys() or self.numbers.keys() != earlier.numbers.keys():
+            return False
+        places = self.places(earlier.item_ids.to_pylist())
+        before, places = np.flatnonzero(places >= 0), places[places >= 0]
+        for column in self.categories:
+            now, then = (table.category_pairs(column, own) for table, own in ((self, places), (earlier, before)))
+            if not np.array_equal(now[0], then[0]):
+                return False
+            if not np.array_equal(*(np.array([*names, ""], dtype=object)[codes] for _, codes, names in (now, then))):
+                return False
+        pairs = ((self.number(name, places), earlier.number(name, before)) for name in self.numbers)
+        return all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
     @property
     def num_told(self) -> int:

@@ -203,7 +203,7 @@ for its numeric columns. `context`: every column of a log's context. `repeats`: 
 graded values where a log has them, of labels otherwise; and that of clicks where no event that others see is anything else."""
 _KNOWN |= {row.name: row for row in _REPEATS + _FACTORS}
 MAX_VALUES = 50
-"""The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
+"""The most frequent values of a context column that become indicators; whole numbers with more values are numbers, unless their name says codes."""
 _CONTEXT = "context:"
 _WHOLE = re.compile(r"\s*([+-]?[0-9]{1,100})(\.0*)?\s*")
 
@@ -329,7 +329,8 @@ def context_names(context: pa.Table) -> list[str]:
         counted = pc.value_counts(context[name].drop_null()).to_pylist()
         counts = {context_word(entry["values"]): entry["counts"] for entry in counted if entry["values"] != ""}
         kind = context[name].type
-        if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and len(counts) > MAX_VALUES):
+        is_amount = pa.types.is_integer(kind) and not _is_code(context.schema.field(name)) and len(counts) > MAX_VALUES
+        if pa.types.is_floating(kind) or is_amount:
             found.append(f"{_CONTEXT}{name}")
         else:
             often = sorted(counts, key=lambda word: (-counts[word], word))[:MAX_VALUES]

@@ -52,8 +52,8 @@ def for_arrow(path: str | Path) -> str:
 
 
 def holds_parquet(path: str | Path) -> bool:
-    """Whether a path is a folder with Parquet files in it, which may be several of one table."""
-    return os.path.isdir(path) and any(Path(path).glob("*.parquet"))
+    """Whether a path is a folder with Parquet files in it, or in folders such as `day=2024-01-01`, which may be several of one table."""
+    return os.path.isdir(path) and any(any(Path(path).glob(form)) for form in ("*.parquet", "*=*/**/*.parquet"))
 
 
 def is_utf_8(stream: Any) -> bool:

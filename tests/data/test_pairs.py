@@ -165,7 +165,7 @@ def test_a_test_part_has_the_columns_of_its_training_part(tmp_path, capsys, kind
         ("places", ["1:1", "2:1"], "line 3: 2:1 does not go into the column 'f2', .* from 10 to 14"),
         ("many", ["1:2"], "line 3: 1:2 does not go into the column 'features'"),
         ("sparse", ["1:2:1"], "--like .*train.txt: no file of a label and field:index:value triples, as test.txt is"),
-        ("none", ["1:1"], "--like .*train.txt: no file of a label and index:value pairs"),
+        ("none", ["1:1"], "--like .*train.txt: no such file"),
     ],
 )  # fmt: skip
 def test_what_the_columns_of_the_training_part_cannot_hold_is_refused(tmp_path, capsys, kind, entries, message):

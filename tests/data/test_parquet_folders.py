@@ -3,14 +3,14 @@
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from lmctr.data import load_log, load_tabular
-from lmctr.data.guess import guess_files
+from lmctr.data.guess import guess_files, sample_file
 from lmctr.data.logs import validation
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import split_log
@@ -19,6 +19,7 @@ from lmctr.data.reading import read_table
 from lmctr.data.sampling import convert_data
 from lmctr.data.tables.reading import stream_file
 from lmctr.data.tables.store import TabularStore
+from lmctr.utils.files import holds_parquet
 
 SCHEMA = "name: big\nevents: {path: events}\ncolumns: {user: u, item: i, time: {column: t}, label: {column: y}}\n"
 
@@ -111,18 +112,85 @@ def test_a_folder_without_parquet_files(tmp_path):
         read_table(tmp_path)
 
 
-def test_a_folder_parted_by_a_column_says_how_it_becomes_one_file(tmp_path):
-    """As Spark writes it; the files lack the column that the names of the folders hold."""
-    for day in ("2024-01-01", "2024-01-02"):
-        (tmp_path / "log" / f"dt={day}").mkdir(parents=True)
-        pq.write_table(events(), tmp_path / "log" / f"dt={day}" / "part-0.parquet")
-    with pytest.raises(
-        FileNotFoundError, match=r"such as dt=2024-01-0\d, .* write it as one file: pandas.read"
-    ) as told:
+def parted(folder, table, *keys):
+    """Written as Spark and Hive do: what the keys hold stands in the names of folders alone."""
+    rule = ds.partitioning(pa.schema([(key, pa.string()) for key in keys]), flavor="hive")
+    ds.write_dataset(table, folder, format="parquet", partitioning=rule, existing_data_behavior="overwrite_or_ignore")
+    return folder
+
+
+def of_days(days=("01", "02", "10"), size=600):
+    table = events(size=size).append_column("day", [np.repeat(days, size // len(days))])
+    return table.append_column("place", [np.array(["a/b c", "d=e", None])[np.arange(size) % 3].tolist()])
+
+
+def test_the_names_of_folders_are_columns(tmp_path):
+    table = of_days()
+    folder = parted(tmp_path / "log", table, "day", "place")
+    (folder / "_temporary" / "day=03").mkdir(parents=True)
+    pq.write_table(events(), folder / "_temporary" / "day=03" / "part-0.parquet")  # of a job that was cut off
+    order = [(name, "ascending") for name in table.column_names]
+    read = read_table(folder)
+    assert read.sort_by(order) == table.sort_by(order).cast(read.schema)
+    assert read.schema.field("day").type == pa.string()  # 01 is a code
+    assert read_table(folder, ["day"]).column_names == ["day"]
+    assert sum(rows.table.num_rows for rows in stream_file(folder, {"place": "text"})) == 600
+    whole = read_table(parted(tmp_path / "whole", of_days(("9", "10")), "day"))
+    assert whole.schema.field("day").type == pa.int64()
+    assert set(whole["day"].to_pylist()) == {9, 10}
+
+
+def test_a_folder_parted_by_a_column_is_one_log_and_one_table(tmp_path):
+    """Read, guessed, converted and known again by its content, of which the folders' names are a part."""
+    folder = parted(tmp_path / "log", of_days(), "day")
+    (tmp_path / "log.yaml").write_text(
+        SCHEMA.replace("path: events", "path: log").replace("}}\n", "}, context: [day]}\n")
+    )
+    log = load_log(tmp_path / "log.yaml")
+    assert sorted(log.context["day"].to_pylist()) == sorted(of_days()["day"].to_pylist())
+    convert_data(ConvertOptions(name=str(folder), output=str(tmp_path / "log.csv")))
+    assert (tmp_path / "log.csv").read_text().splitlines()[0].split(",")[-1] == '"day"'
+    source = partial(load_tabular, folder, label="y", fields=[{"name": "day", "type": "categorical"}])
+    assert holds_parquet(folder)
+    before = source(fractions=(0.8, 0.1, 0.1)).fingerprint
+    (folder / "day=02").rename(folder / "day=03")
+    assert source(fractions=(0.8, 0.1, 0.1)).fingerprint != before
+
+
+def test_guesses_are_of_all_folders_of_a_large_table(tmp_path, monkeypatch):
+    """The first rows all stand in one folder, where its column would have one value only."""
+    monkeypatch.setattr("lmctr.data.guess.sample._BYTES", 60_000)
+    table = of_days(size=9000).rename_columns(["user_id", "item_id", "time", "clicked", "day", "place"])
+    found = sample_file(parted(tmp_path / "log", table, "day"))
+    assert not found.whole
+    assert found.rows == 9000
+    assert found.distinct["day"] == 3
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("part-0.parquet", "part-0.parquet do not stand in folders of the same keys"),
+        ("day=04/hour=1/part-0.parquet", r"day=04/hour=1/part-0.parquet and day=01/part-0.parquet do not stand"),
+        ("day=04/old/part-0.parquet", r"day=04/old/part-0.parquet and day=01/part-0.parquet do not stand"),
+        ("day=00/part-0.parquet", "the column 'day' stands in the file and in the name of its folder"),
+    ],
+)
+def test_folders_of_other_keys(tmp_path, place, message):
+    folder = parted(tmp_path / "log", of_days(), "day")
+    file = folder / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(of_days() if "00" in place else events(), file)
+    for read in (read_table, lambda path: next(stream_file(path))):
+        with pytest.raises(ValueError, match=message):
+            read(folder)
+
+
+def test_files_in_folders_without_keys(tmp_path):
+    (tmp_path / "log" / "2024" / "01").mkdir(parents=True)
+    pq.write_table(events(), tmp_path / "log" / "2024" / "01" / "part-0.parquet")
+    with pytest.raises(FileNotFoundError, match=r"such as 2024/01; put them into one folder, or name .* day=2024"):
         read_table(tmp_path / "log")
-    code = str(told.value).partition("one file: ")[2].replace("'log.parquet'", repr(str(tmp_path / "log.parquet")))
-    eval(code, {"pandas": pd})
-    assert read_table(tmp_path / "log.parquet").column_names == ["u", "i", "t", "y", "dt"]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 20])

@@ -3,17 +3,20 @@
 import copy
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import test_linear_start
 import torch
 from sklearn.linear_model import LogisticRegression
 from test_linear_start import HALF_LIFE, MODELS, fitted, logits_of
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.data import load_log, split_log
 from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 from lmctr.hub.export import export_model
+from lmctr.hub.export_inputs import random_inputs
 from lmctr.hub.model_card import build_card
 from lmctr.runs.inputs import boosting
 from lmctr.runs.inputs.boosting import add_trees
@@ -91,6 +94,28 @@ def test_the_trees_are_those_of_the_baseline(count, seed):
     torch.testing.assert_close(model(**inputs).logits.detach(), alone)
 
 
+@pytest.mark.parametrize("kind", ["sequence", "text"])
+def test_trees_alone_need_no_network(kind, monkeypatch):
+    """In inference mode, as predictions are made; who asks for the network's states gets them."""
+    values, labels = samples()
+    text = {"text_config": TINY_BERT, "num_statistics": 4, "sink_signal": "recency"}
+    model = model_of() if kind == "sequence" else lmctr.CTRSinkForCTR(lmctr.CTRSinkConfig(**text))
+    add_trees(model, LinearSamples(values, labels[:, 0], None, None), None, seed=0, share=1.0)
+    inputs, calls = random_inputs(model.eval().config, 5, 8, 3), []
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    name = "run" if kind == "sequence" else "forward"
+    network = getattr(model.model, name)
+    monkeypatch.setattr(model.model, name, lambda *own, **more: calls.append(1) or network(*own, **more))
+    with torch.inference_mode():
+        assert torch.equal(model(**inputs).logits, expected)
+        assert not calls
+        assert model(**inputs, output_hidden_states=True).hidden_states is not None
+        model.trees_beside().share = 0.95
+        assert not torch.equal(model(**inputs).logits, expected)
+    assert len(calls) == 2
+
+
 @pytest.mark.usefixtures("one_registry_of_operators")
 def test_saved_loaded_cast_and_exported(tmp_path):
     values, labels = samples()
@@ -118,7 +143,10 @@ def test_saved_loaded_cast_and_exported(tmp_path):
         def save_pretrained(self, folder):
             pass
 
-    session = onnxruntime.InferenceSession(export_model(model, Processor(), tmp_path / "graph"))
+    file = export_model(model, Processor(), tmp_path / "graph")
+    session = onnxruntime.InferenceSession(file)
+    weights = {weight.name for weight in onnx.load(file).graph.initializer}
+    assert not any("embedding" in name for name in weights), weights  # nothing of the network
     types = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
     given = inputs | {
         "candidate_items": inputs["candidate_items"][:, None],

@@ -111,6 +111,11 @@ def test_trees_alone_need_no_network(share, tasks, monkeypatch):
         assert len(calls) == (share < 1)
         torch.testing.assert_close(found, whole, atol=0, rtol=0)
         assert model(**inputs, output_hidden_states=True).hidden_states is not None
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert model(**inputs).logits.dtype == torch.float32
+        finally:
+            torch.set_default_dtype(torch.float32)
         with pytest.raises(ValueError, match="input_ids"):
             model(**inputs | {"input_ids": torch.from_numpy(ids + 40)})
     model.train()

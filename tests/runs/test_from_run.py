@@ -119,10 +119,12 @@ def test_only_runs_of_the_same_kind_go_on(first, tmp_path):
     with pytest.raises(ValueError, match=r"has no sequence_items\.parquet; give a run of a log"):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     recipe["model"] = {"family": "dnn"}
-    with pytest.raises(ValueError, match="'synthetic' is an interaction log, which this family reads as a table"):
+    with pytest.raises(ValueError, match=r"has no log_statistics\.json, and 'synthetic' is an interaction log"):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     recipe = {**recipe, "data": {"name": "synthetic_cascade"}, "model": {"family": "two_tower"}}
-    with pytest.raises(ValueError, match="'synthetic_cascade' is read as another kind of data"):
+    with pytest.raises(
+        ValueError, match="'synthetic_cascade' is read as another kind of data: train anew, on a file that"
+    ):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
 
 

@@ -38,7 +38,7 @@ def clicks(tmp_path, monkeypatch):
 def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert main(["init", "clicks.csv", "--yes"]) == 0
     told = capsys.readouterr().out
-    assert "rows of a table" in told
+    assert "\nno time: rows of a table" in told
     assert "lmctr train clicks/deepfm.yaml" in told
     assert sorted(path.name for path in (clicks / "clicks").iterdir()) == ["deepfm.yaml", "schema.yaml"]
     few = ["--training.epochs", "2", "--training.use_cpu", "true"]
@@ -104,6 +104,12 @@ def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, ca
     ]
     pd.DataFrame(log | {"title": [f"film {item}" for item in log["item"]]}).to_csv("titled.csv", index=False)
     assert told("titled.csv")[1] == "lmctr train titled/ctr_sink.yaml"
+    for name, is_title in (("app_title", True), ("offerText", True), ("brand_name", False)):
+        pd.DataFrame(log | {name: [f"film {item}" for item in log["item"] % 40]}).to_csv(f"{name}.csv", index=False)
+        assert ("no titles" not in told(f"{name}.csv")[1]) == is_title, name
+    pd.DataFrame(log | {"item": log["item"] % 3}).rename(columns={"item": "floor"}).to_csv("floors.csv", index=False)
+    assert main(["init", "floors.csv", "--yes"]) == 0
+    assert "\nno item: rows of a table" in capsys.readouterr().out
     measure = "lmctr analyze next runs/hstu{}    # what such lists hold of what users took next"
     plays = pd.DataFrame(log).drop(columns="click")
     plays.to_csv("plays.csv", index=False)

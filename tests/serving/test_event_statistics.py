@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import json
 import tracemalloc
 
 import numpy as np
@@ -207,6 +208,53 @@ def test_a_state_of_a_whole_history_follows_a_table_whose_items_have_other_categ
         numbers_of(UserState.filled([(state, [candidate], time)])[0]) for state in (moved, loaded, states[1])
     )
     np.testing.assert_array_equal(found, [expected, expected])
+
+
+def test_counts_of_what_was_let_go_do_not_follow_a_table_whose_items_have_other_categories(log, reader, tmp_path):
+    """They cannot be counted again; a table with more items is another matter, and a state in a file does not know which it is."""
+    model, processor = made("din", log, reader, max_history_length=4)
+    history, candidate, _ = request_of(
+        log, int(log.sample_events()[np.argmax(log.history_lengths(log.sample_events()))])
+    )
+    rows, time = log.catalogue.num_rows, int(log.time.max()) + 1
+    genres = log.catalogue["genres"].to_pylist()
+    place = log.catalogue.column_names.index("genres")
+    more = pa.table(
+        {
+            name: pa.concat_arrays([c.combine_chunks(), c.combine_chunks()[:1]])
+            for name, c in zip(log.catalogue.column_names, log.catalogue.columns)
+        }
+    )
+    more = more.set_column(
+        more.column_names.index("item_id"), "item_id", pa.array([*log.catalogue["item_id"].to_pylist(), 10**6])
+    )
+    swapped = log.catalogue.set_column(place, "genres", pa.array([genres[-1], *genres[1:]]))
+    table, same, grown, other = (
+        ItemStatistics.from_log(dataclasses.replace(log, catalogue=own), reader, time)
+        for own in (log.catalogue, log.catalogue, more, swapped)
+    )
+    assert genres[0] != genres[-1]
+    assert len(grown) == rows + 1
+    state = UserState(model, processor, history, items=table)
+    assert state.num_kept < state.num_seen
+    expected = numbers_of(UserState.filled([(state, [candidate], time)])[0])
+    for items in (table, same, grown):
+        moved = state.moved_to(model, processor, items)
+        np.testing.assert_array_equal(numbers_of(UserState.filled([(moved, [candidate], time)])[0]), expected)
+    assert state.moved_to(model, processor, other) is None
+    fewer = dataclasses.replace(reader, names=reader.names[:2], mean=reader.mean[:2], scale=reader.scale[:2])
+    short = UserState(
+        *made("din", log, fewer, max_history_length=4), history, items=ItemStatistics.from_log(log, fewer, time)
+    )
+    assert short.moved_to(model, processor, table) is None  # whose statistics read columns that its own did not
+    text = json.loads(json.dumps(state.left()))
+    assert UserState.gone_on(text, model, processor, same) is not None
+    file = state.save(tmp_path / "state")
+    assert UserState.load(file, model, processor, same).num_seen == len(history)
+    for items in (grown, other):
+        assert UserState.gone_on(text, model, processor, items) is None
+        with pytest.raises(ValueError, match=r"the others were counted by a table .* load it with that table"):
+            UserState.load(file, model, processor, items)
 
 
 def numbers_of(candidates):

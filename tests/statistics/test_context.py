@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lmctr.cli.main import main
-from lmctr.data import load_log, split_log
+from lmctr.data import InteractionLog, load_log, split_log
 from lmctr.runs import train
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.inputs import input_of
@@ -27,6 +27,16 @@ columns:
   label: click
   context: {place: {column: place, type: integer}, device: device, price: {column: price, type: number}, shown: {column: shown, type: integer}}
 """
+
+
+@pytest.mark.parametrize("name", ["shop_id", "shop", "shown"])
+def test_whole_numbers_under_the_name_of_a_code_are_no_amounts(name):
+    """However many there are: their order says nothing."""
+    codes = np.repeat(np.arange(60), np.arange(60, 0, -1))
+    events = (np.arange(len(codes)), codes, np.arange(len(codes)), codes % 2)
+    log = InteractionLog.from_columns(*events, context=pa.table({name: codes}))
+    often = tuple(f"context:{name}={code}" for code in sorted(map(str, range(50))))
+    assert resolve_statistics("context", log) == (("context:shown",) if name == "shown" else often)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ def movielens_table(
     own_columns: Sequence[str] | None = ("genres", "year"),
     statistics: StatisticsReader | None = None,
     prior: float | None = None,
+    earlier: Mapping[str, str | None] | None = None,
 ) -> TableSource:
     """The samples of a log as a table.
 
@@ -64,6 +65,8 @@ def movielens_table(
             written as logarithms, rates enter as they are and the release year is left to `year`, as before there were readers.
         prior: positive rate that the rates of that default are smoothed towards; default: the training part's. With it, or with
             `statistics`, the training part may be empty: other parts are read as the one that both come from was.
+        earlier: types of the fields, by name, of a training that goes on with this log: statistics and histories are fields where they were, and
+            columns keep their types. Default: what the training part tells.
 
     Raises:
         ValueError: a column of the log with the name of another one; a part with an event without a label; a training part without positives or negatives.
@@ -95,7 +98,7 @@ def movielens_table(
     if numeric == "quantile":
         numeric_field |= {"num_bins": num_bins, "missing": "own_id"}
     for name, (table, _) in own.items():
-        type_ = _field_type(table[name], name)
+        type_ = (earlier or {}).get(name) or _field_type(table[name], name)
         fields.append(
             {"name": name, "type": type_}
             | {"multi_value": {"max_length": 8}, "categorical": {"min_count": min_count}, "numeric": numeric_field}[
@@ -112,6 +115,8 @@ def movielens_table(
     scores = {row.name for row in statistics.rows if row.is_score}
 
     def is_known(name: str) -> bool:
+        if earlier is not None:
+            return name in earlier
         if of_train is None:
             return True
         column = of_train[name]
@@ -123,7 +128,7 @@ def movielens_table(
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
     for name, chosen in _histories(log).items() if history_length else ():
         some = chosen.any() if of_train is None else _num_listed(of_train[f"{name}_items"])
-        if some:  # in a log of clicks alone there are no others
+        if some if earlier is None else f"{name}_items" in earlier:  # in a log of clicks alone there are no others
             fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
     pieces = [table_piece(table, part) for part, table in tables.items()]
     return TableSource(

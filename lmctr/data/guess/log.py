@@ -27,6 +27,7 @@ from .found import TEXT_BOUND, Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label
 
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
+_ENDS_OF_TITLES = ("title", "headline", "caption", "text")  # app_title; brand_name is a category
 _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "size")
 _ACTIONS = (
     "click",
@@ -510,7 +511,7 @@ class _LogGuesser(Guesser):
                 else:
                     amounts = self._amounts(values, plain)
                     why = f"{distinct:,} categories{amounts}" if category else f"texts{amounts}"
-                    if not amounts and (not category or plain in _TITLES):
+                    if not amounts and (not category or self._is_title(what, column, distinct, len(values))):
                         lengths = pc.utf8_length(values)
                         texts[name], longest[name] = pc.mean(lengths).as_py(), pc.max(lengths).as_py()
             elif (
@@ -538,6 +539,7 @@ class _LogGuesser(Guesser):
             self._say(f"{start}{what if not start else 'column'}", column, f"{why}{called}")
         if what == "item" and texts:
             known = [name for title in _TITLES for name in texts if name.lower().replace("_", "") == title]
+            known += [name for end in _ENDS_OF_TITLES for name in texts if words_of(name)[-1:] == [end]]
             short = [name for name in texts if texts[name] <= 300]
             self.found.title = (known or sorted(short, key=texts.get, reverse=True) or [None])[0]
             if self.found.title in self.found.item_categories:
@@ -554,6 +556,13 @@ class _LogGuesser(Guesser):
                 read = f"the recipe of texts does not read {'it' if len(texts) == 1 else 'them'}; {marks} in data.prompt.item would, {TEXT_BOUND} characters of each at most"
                 self._say("items not in prompt", ", ".join(texts), read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
+
+    def _is_title(self, what: str, column: str, distinct: int, rows: int) -> bool:
+        """Whether few texts are titles by their column's name: by all of it, or by its end where items mostly have one each."""
+        if column.lower().replace("_", "") in _TITLES:
+            return True
+        items = min(rows, self.events.distinct[self.columns["item"]]) if what == "item" else 0
+        return what == "item" and words_of(column)[-1] in _ENDS_OF_TITLES and distinct > items / 2
 
     def _own_name(self, what: str, column: str, others: list[str]) -> tuple[str, str]:
         """What a log calls a column, beside all others that its samples as a table have, and what is said of a name that is not the column's."""

@@ -10,12 +10,14 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
-from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files
+from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files, with_held
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
@@ -24,7 +26,7 @@ from lmctr.utils.words import words_of
 
 from .forms import refuse_lists_of_shown, refuse_other_lines
 
-_BYTES = 16 << 20
+_BYTES, _FILES = 16 << 20, 64
 _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
@@ -167,6 +169,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     table = _with_more(table, blocks) if kind == "parquet" else table
     whole = next(blocks, None) is None
+    table = _of_all_files(path) if kind == "parquet" and path.is_dir() and not whole else table
     if kind in ("csv", "tsv"):
         refuse_lists_of_shown(table, path)
     if names is not None and table.column_names[: len(names)] != [*names]:
@@ -243,6 +246,17 @@ def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
         taken.append(pa.Table.from_batches([rows.table]))
         size += rows.table.nbytes
     return pa.concat_tables(taken)
+
+
+def _of_all_files(path: Path) -> pa.Table:
+    """The first rows of the files of a folder, at most `_FILES` spread over it: all of one file may stand in the same folder, `day=2024-01-01`."""
+    files = [(file, held) for file, held in parquet_files(path).items() if pq.read_metadata(for_arrow(file)).num_rows]
+    chosen = [files[int(place)] for place in np.linspace(0, len(files) - 1, min(len(files), _FILES))]
+    parts = []
+    for file, held in chosen:
+        rows = next(stream_file(file, block_size=_BYTES // len(chosen))).table
+        parts.append(with_held(pa.Table.from_batches([rows]), held, None))
+    return pa.concat_tables(part.select(parts[0].column_names) for part in parts)
 
 
 def _kinds_of_mixed(path: Path) -> dict[str, str]:
@@ -359,8 +373,6 @@ def _all_match(values: pa.Array, pattern: str) -> bool:
 
 def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
         return sum(pq.ParquetFile(for_arrow(file)).metadata.num_rows for file in parquet_files(path))
     packed = 4 if path.suffix == ".gz" else 1  # texts of this kind shrink to about a quarter
     return int(table.num_rows * path.stat().st_size * packed / _BYTES)

@@ -87,6 +87,7 @@ def guess_files(
             if not is_like_a_log:
                 raise
             raise NotToldError(f"{other} No log either: {why}.", *other.options) from None
+        guess.lacks = tuple(option.removeprefix("--") for option in error.options)
         if is_like_a_log:
             guess.guesses.insert(0, Guess("table", "", why, sure=False))
         return guess

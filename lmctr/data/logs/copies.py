@@ -16,10 +16,8 @@ _FEWEST, _SHARE = 5, 0.8  # events of two users that are the same, and their sha
 _BEGIN_APART = 0.25  # of the users: where so many begin in seconds of their own, times are no places
 _ITEMS = 80  # of a user whose labels are compared
 _LOOKED_AT = 2000  # pairs of such users
-_DIFFERENT, _SAME = (
-    40,
-    0.05,
-)  # labels of two users that are to be expected to differ, and the share of them that copies have
+_DIFFERENT = 40  # labels of two users that are to be expected to differ
+_SAME = 0.05  # of them that differ between copies
 
 _Found = tuple[int, int, int, int, str]  # two users, events that are the same, of how many, in what
 

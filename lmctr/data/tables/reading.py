@@ -30,6 +30,7 @@ from lmctr.data.reading import (
     check_columns,
     check_same_types,
     checked_file,
+    columns_of_file,
     csv_header,
     delimiter_of,
     first_line,
@@ -39,6 +40,7 @@ from lmctr.data.reading import (
     parse_error,
     printable,
     refuse_deep,
+    with_held,
 )
 from lmctr.utils.arrow import is_number, is_text, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
@@ -113,7 +115,7 @@ def stream_file(
     """
     path, kind = checked_file(path, format)
     if kind == "parquet":
-        stream = _stream_parquet(parquet_files(path), columns, block_size)
+        stream = _stream_parquet(path, columns, block_size)
     elif kind == "jsonl":
         stream = _stream_json(path, columns, block_size)
     else:
@@ -333,18 +335,18 @@ def _odd_cell(path: Path, table: pa.Table, message: str, done: int) -> ValueErro
     return None
 
 
-def _stream_parquet(files: list[Path], columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
-    first = None
-    for path in files:
+def _stream_parquet(folder: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
+    files, first, wanted = parquet_files(folder), None, None if columns is None else list(columns)
+    for path, held in files.items():
         try:
             with pq.ParquetFile(for_arrow(path)) as file:
                 names = file.schema_arrow.names
-                wanted = None if columns is None else list(columns)
-                check_columns(names, wanted, str(path))
+                own = columns_of_file(names, held, wanted, path)
                 first = file.schema_arrow if first is None else first
-                check_same_types(file.schema_arrow, first, path, files[0])
+                check_same_types(file.schema_arrow, first, path, next(iter(files)))
                 rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
-                yield from map(with_plain_types, file.iter_batches(batch_size=rows, columns=wanted or first.names))
+                for batch in file.iter_batches(batch_size=rows, columns=first.names if own is None else own):
+                    yield with_held(with_plain_types(batch), held, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
 

@@ -297,9 +297,9 @@ def file_fingerprint(path: Path) -> str:
     """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it. Of a folder, those of its
     Parquet files."""
     if path.is_dir():
-        return hashlib.blake2b(
-            repr([*map(file_fingerprint, parquet_files(path))]).encode(), digest_size=16
-        ).hexdigest()
+        files = [*parquet_files(path)]
+        parts = [own for file in files if (own := file.parent.relative_to(path).as_posix()) != "."]
+        return hashlib.blake2b(repr([*map(file_fingerprint, files), *parts]).encode(), digest_size=16).hexdigest()
     stat = path.stat()
     digest = hashlib.blake2b(repr((path.name, stat.st_size)).encode(), digest_size=16)
     block, count = 1 << 20, -(-stat.st_size // (1 << 20))

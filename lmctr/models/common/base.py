@@ -385,6 +385,16 @@ class CTRPreTrainedModel(PreTrainedModel):
         path = self.linear_path()
         return None if path is None else path.skip
 
+    def is_trees_alone(self, options: Mapping[str, Any]) -> bool:
+        """Whether a prediction needs nothing of the network: the trees have all of the logits, and none of the `options` asks for more than
+        logits. Who looks at the network's parts, as analyses do, runs without gradients, but not in inference mode."""
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # dynamo may not ask the latter
+            return False
+        if self.training or any(own is not None for own in options.values()):
+            return False
+        beside = None if self.config.output_hidden_states or self.config.output_attentions else self.trees_beside()
+        return beside is not None and beside.trees is not None and beside.share == 1.0
+
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs
     ) -> None:

@@ -175,6 +175,8 @@ class TreesBeside(nn.Module):
         """Columns (.., Fs) and the network's logits (.., T) to the model's."""
         if self.trees is None or self.training:
             return logits
+        if self.share == 1.0 and torch.compiler.is_exporting():  # a graph then needs nothing of the network
+            return self.trees(columns)
         return (1.0 - self.share) * logits + self.share * self.trees(columns)
 
 

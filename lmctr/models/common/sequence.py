@@ -473,9 +473,14 @@ class SequenceForCTRMixin(WithHeadMixin):
         """What the head reads of the base model's representation and of the inputs."""
         return representation
 
-    def task_logits(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
-        """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`], and what calibrates them."""
-        logits = self.head(self.head_input(representation, inputs))
+    def task_logits(self, representation: torch.Tensor | None, inputs: SequenceInputs) -> torch.Tensor:
+        """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`], and what calibrates them. None: where
+        the trees alone count."""
+        if representation is None:
+            shape = (*inputs.candidate_items.shape, self.config.num_tasks)
+            logits = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        else:
+            logits = self.head(self.head_input(representation, inputs))
         if self.statistics_skip is not None:
             logits = self.statistics_skip(inputs.statistics, logits)
         return calibrated(self.config, logits)
@@ -519,12 +524,12 @@ class SequenceForCTRMixin(WithHeadMixin):
         candidates = (candidate_scenarios, candidate_times, dependence)
         features = (history_features, candidate_features, user_features, statistics)
         inputs = sequence_inputs(self.config, *events, *candidates, *features)
-        output = self.model.run(
-            inputs,
-            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            self.config.output_attentions if output_attentions is None else output_attentions,
-            **options,
-        )
+        asked = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        if self.is_trees_alone(options | asked):
+            output = BaseModelOutput()
+        else:
+            wanted = {name: getattr(self.config, name) if own is None else own for name, own in asked.items()}
+            output = self.model.run(inputs, *wanted.values(), **options)
         logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
         loss = None
         if labels is not None:

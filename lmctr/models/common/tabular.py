@@ -5,7 +5,6 @@ A family's `XModel` is `(TabularModelMixin, XPreTrainedModel)` with a [`FieldEmb
 head is no [`LogitHead`] on `out_size` numbers.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -259,16 +258,6 @@ class TabularForCTRMixin(WithHeadMixin):
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
 
-    def _is_trees_alone(self, options: Mapping[str, Any]) -> bool:
-        """Whether a prediction needs nothing of the network: the trees have all of the logits, and no more than logits are asked for. Who looks at
-        the network's parts, as analyses do, runs without gradients, but not in inference mode."""
-        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # dynamo may not ask the latter
-            return False
-        if self.training or any(own is not None for own in options.values()):
-            return False
-        beside = None if self.config.output_hidden_states or self.config.output_attentions else self.trees_beside()
-        return beside is not None and beside.trees is not None and beside.share == 1.0
-
     def _network_logits(self, outputs: TabularModelOutput) -> torch.Tensor:
         """(B,) or (B, T) logits of the network alone."""
         if self.config.num_tasks > 1:
@@ -318,11 +307,12 @@ class TabularForCTRMixin(WithHeadMixin):
         if sequence_weights is not None:
             options["sequence_weights"] = sequence_weights
         several = self.config.num_tasks > 1
-        if self._is_trees_alone(options):
+        if self.is_trees_alone(options):
             if self.model.embedding.check:
                 self.model.embedding.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
             outputs, rows = TabularModelOutput(), len(numeric_values if input_ids is None else input_ids)
-            logits = torch.zeros((rows, self.config.num_tasks) if several else rows, device=self.device)
+            shape = (rows, self.config.num_tasks) if several else (rows,)
+            logits = torch.zeros(shape, dtype=torch.float32, device=self.device)
         else:
             outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
             logits = self._network_logits(outputs)

@@ -185,22 +185,37 @@ def max_positions(config: PreTrainedConfig) -> int | None:
 
 
 def turning_length(config: PreTrainedConfig) -> int | None:
-    """Tokens of a row above which its rotary positions turn otherwise, the first ones too (longrope); None where they always turn alike."""
+    """Tokens of a row above which its rotary positions turn otherwise, the first ones too (longrope), in some layer; None where they always turn alike."""
+    return min(_turning_lengths(config).values(), default=None)
+
+
+def _turning_lengths(config: PreTrainedConfig) -> dict[str | None, int]:
+    """[`turning_length`] by type of layer, where the types have rotary positions of their own (Gemma 3); else by None."""
     rope = getattr(config, "rope_parameters", None) or {}
-    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+    types = rope if any(isinstance(own, dict) for own in rope.values()) else {None: rope}
+    return {
+        kind: own["original_max_position_embeddings"]
+        for kind, own in types.items()
+        if own is not None and own.get("rope_type") == "longrope"
+    }
 
 
 def turn_by_row(language_model: PreTrainedModel) -> None:
     """Let each row's positions turn by its own length, where they turn by a batch's longest in transformers."""
-    edge = turning_length(language_model.config)
-    if edge is not None and hasattr(language_model, "rotary_emb"):
-        language_model.rotary_emb.register_forward_hook(partial(_turned_by_row, edge), with_kwargs=True)
+    edges = _turning_lengths(language_model.config)
+    if edges and hasattr(language_model, "rotary_emb"):
+        language_model.rotary_emb.register_forward_hook(partial(_turned_by_row, edges), with_kwargs=True)
 
 
-def _turned_by_row(edge: int, rotary: nn.Module, args: tuple, kwargs: dict, found: tuple) -> tuple[torch.Tensor, ...]:
-    """Forward hook of rotary positions: of a row that is no longer than `edge` those of a batch without longer ones."""
-    states, positions = (*args, *kwargs.values())[:2]
-    short = rotary.forward(states, positions.clamp_max(edge - 1))
+def _turned_by_row(
+    edges: Mapping[str | None, int], rotary: nn.Module, args: tuple, kwargs: dict, found: tuple
+) -> tuple[torch.Tensor, ...]:
+    """Forward hook of rotary positions: of a row that is no longer than the edge (of its type of layer) those of a batch without longer ones."""
+    states, positions, *kind = (*args, *kwargs.values())
+    edge = edges.get(kind[0] if kind else None)
+    if edge is None:
+        return found
+    short = rotary.forward(states, positions.clamp_max(edge - 1), *kind)
     is_long = (positions.amax(1) >= edge)[:, None, None]
     return tuple(torch.where(is_long, *both) for both in zip(found, short))
 

@@ -37,12 +37,15 @@ class LayoutHead(nn.Module):
         self.out = nn.Linear(config.head_hidden_size, 1)
         self.statistics = StatisticsTower(config) if config.num_statistics else None
 
-    def logits(self, read: torch.Tensor, statistics: torch.Tensor | None) -> torch.Tensor:
-        """(B, P) of the text and (B, Fs) scaled statistics, where the model has them, to (B,) logits."""
-        hidden = self.dense(read)
-        if self.statistics is not None:
-            hidden = hidden + self.statistics(statistics)
-        logits = self.out(self.activation(hidden))
+    def logits(self, read: torch.Tensor | None, statistics: torch.Tensor | None) -> torch.Tensor:
+        """(B, P) of the text, None where the trees alone count, and (B, Fs) scaled statistics, where the model has them, to (B,) logits."""
+        if read is None:
+            logits = torch.zeros((len(statistics), 1), dtype=torch.float32, device=statistics.device)
+        else:
+            hidden = self.dense(read)
+            if self.statistics is not None:
+                hidden = hidden + self.statistics(statistics)
+            logits = self.out(self.activation(hidden))
         if self.statistics is not None:
             logits = self.statistics.skip(statistics, logits)
         return calibrated(self.config, logits.squeeze(-1)).clone()

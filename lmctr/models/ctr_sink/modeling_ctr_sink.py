@@ -595,23 +595,27 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         rows = input_ids if input_ids is not None else field_vectors
         if rows is not None:
             check_statistics(statistics, self.config, rows.shape[0])
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            sink_buckets=sink_buckets,
-            position_ids=position_ids,
-            field_ids=field_ids,
-            field_vectors=field_vectors,
-            target_mask=target_mask,
-            pooling=pooling,
-            **kwargs,
-        )
-        if isinstance(outputs, (SplitOutput, FieldsOutput)):
-            read = outputs, pooling
+        if self.is_trees_alone(kwargs):
+            outputs, logits = BaseModelOutput(), self.head.logits(None, statistics)
         else:
-            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            read = outputs.last_hidden_state, pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
-        logits, loss = self.head(*read, statistics).float(), None
+            outputs = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                sink_buckets=sink_buckets,
+                position_ids=position_ids,
+                field_ids=field_ids,
+                field_vectors=field_vectors,
+                target_mask=target_mask,
+                pooling=pooling,
+                **kwargs,
+            )
+            if isinstance(outputs, (SplitOutput, FieldsOutput)):
+                read = outputs, pooling
+            else:
+                attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+                read = outputs.last_hidden_state, pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
+            logits = self.head(*read, statistics)
+        logits, loss = logits.float(), None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

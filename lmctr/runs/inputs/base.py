@@ -352,7 +352,7 @@ class InputKind(ABC):
         """
         raise ValueError(
             f"training.from_run goes on with tables, and with logs for families of sequences and of texts; {self.data['name']!r} is read "
-            "as another kind of data"
+            "as another kind of data: train anew, on a file that holds the older rows too"
         )
 
     def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from lmctr.evaluation.baseline_parts import TREE_BINS, field_trees, statistic_regression, statistic_trees
 from lmctr.models.common.base import plain_model
@@ -71,7 +72,8 @@ def choose_share(trainer: Any, samples: Any) -> float:
     beside, ends = model.trees_beside(), []
     for share in (0.0, 1.0):  # the network's logits, then the trees'
         beside.share = share
-        logits, labels, weight = measured(trainer, samples)
+        with torch.inference_mode(share == 1.0):  # in which the network is left out
+            logits, labels, weight = measured(trainer, samples)
         ends.append(logits)
 
     def losses(share: float) -> np.ndarray:

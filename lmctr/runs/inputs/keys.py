@@ -83,6 +83,25 @@ class TokenizerKeys(Values):
     min_frequency: int = Field(1, description="Tokens that are seen less often are left out.")
 
 
+def _seconds(value: Any) -> Any:
+    """A time of `data.since` as unix seconds; a number as it is."""
+    if type(value) is int:  # of a day in 1970, or in the year 5138 and later
+        day = re.fullmatch(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", str(value))
+        meant = "-".join(day.groups()) if day else value // 1000 if value >= _LATEST else None
+        if meant is not None:
+            raise ValueError(f"data.since is {value}, accepted: unix seconds, or an ISO time; did you mean {meant}?")
+    if not isinstance(value, (str, date)):
+        return value
+    try:
+        moment = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
+    except ValueError:
+        raise ValueError(
+            f"data.since is {value!r}, accepted: unix seconds, or an ISO time such as 2024-03-01 or 2024-03-01T12:00:00+00:00 (UTC where "
+            "it names no zone)"
+        ) from None
+    return math.ceil((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
 class LogDataKeys(DataKeys):
     """Data keys of an interaction log."""
 
@@ -110,26 +129,7 @@ class LogDataKeys(DataKeys):
         "(`basic`, `full`, `repeats` where users come back to items, `factors` where many users judge the same items, `context`) and names.",
     )
 
-    @field_validator("since", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        if type(value) is int:  # of a day in 1970, or in the year 5138 and later
-            day = re.fullmatch(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", str(value))
-            meant = "-".join(day.groups()) if day else value // 1000 if value >= _LATEST else None
-            if meant is not None:
-                raise ValueError(
-                    f"data.since is {value}, accepted: unix seconds, or an ISO time; did you mean {meant}?"
-                )
-        if not isinstance(value, (str, date)):
-            return value
-        try:
-            moment = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
-        except ValueError:
-            raise ValueError(
-                f"data.since is {value!r}, accepted: unix seconds, or an ISO time such as 2024-03-01 or 2024-03-01T12:00:00+00:00 (UTC where "
-                "it names no zone)"
-            ) from None
-        return math.ceil((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    _seconds = field_validator("since", mode="before")(_seconds)
 
 
 class TextDataKeys(LogDataKeys):
@@ -196,6 +196,7 @@ class TabularDataKeys(StoredDataKeys):
         min_length=1,
         description="Label columns to predict, whose cells may be empty; metrics without a name measure the first. Null: the table's own.",
     )
+    since: Annotated[int, "unix seconds or an ISO time (2024-03-01)"] | None = LogDataKeys.model_fields["since"]
     negative_share: float | None = LogDataKeys.model_fields["negative_share"]
     pretrained: dict = Field(
         {},
@@ -207,6 +208,8 @@ class TabularDataKeys(StoredDataKeys):
         [],
         description="Of a log: sets (`basic`, `full`, `repeats`, `factors`) and names of statistics; empty: `basic`, with rates as they are.",
     )
+
+    _seconds = field_validator("since", mode="before")(_seconds)
 
 
 class SequenceDataKeys(LogDataKeys):

@@ -48,7 +48,7 @@ class LogInput(InputKind):
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         keys = super().baseline_data_keys(data)
-        if data.get("since") is not None:  # else alike in all views of a log, those as tables do not have the key
+        if data.get("since") is not None:
             keys = (*keys, "since")
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
@@ -237,13 +237,7 @@ class LogInput(InputKind):
                 "events": int(log.num_events),
                 "samples": samples,
             },
-            "split": {
-                "rule": splits.rule,
-                "boundaries": dict(splits.boundaries),
-                "times": {
-                    name: [int(log.time[events].min()), int(log.time[events].max())] for name, events in parts.items()
-                },
-            },
+            "split": split_facts(log, splits),
             "label_rates": rates,
             "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
             **checksums,
@@ -284,14 +278,23 @@ def frozen_log(log: InteractionLog, whole: Splits, part: str) -> tuple[Interacti
         raise ValueError(
             "frozen_histories: the parts are cut by user, so that none of them begins at a time; leave it out"
         )
-    return log.frozen_at(
-        int(log.time[whole[part]].min(initial=np.iinfo(np.int64).max))
-    )  # an empty part is refused where it is opened
+    begin = log.time[whole[part]].min(initial=np.iinfo(np.int64).max)  # an empty part is refused where it is opened
+    return log.frozen_at(int(begin))
 
 
 def moved(splits: Splits, places: np.ndarray) -> Splits:
     """The same samples where a log has its events at other places (E,)."""
     return dataclasses.replace(splits, **{part: places[own] for part, own in splits.items()})
+
+
+def split_facts(log: InteractionLog, splits: Splits) -> dict[str, Any]:
+    """How a log was parted, and the first and last second of each part, for `data.json`."""
+    times = {name: log.time[events] for name, events in splits.items() if len(events)}
+    return {
+        "rule": splits.rule,
+        "boundaries": dict(splits.boundaries),
+        "times": {name: [int(own.min()), int(own.max())] for name, own in times.items()},
+    }
 
 
 def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from lmctr.evaluation.rates import value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
-from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
+from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS, RunFolder
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, check_part, checksum
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
@@ -45,6 +45,7 @@ from lmctr.runs.inputs.logs import (
     log_best_auc,
     log_columns,
     moved,
+    split_facts,
     whole_fingerprint,
 )
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
@@ -59,7 +60,7 @@ class TabularInput(GoingOn, StoredInput):
     """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
 
     data_keys: ClassVar = TabularDataKeys
-    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "since", "cache_dir", "baselines")
     store_class: ClassVar = TabularStore
     view_class: ClassVar = TabularView
     features_of_data: ClassVar = "data.features"
@@ -102,6 +103,11 @@ class TabularInput(GoingOn, StoredInput):
                 "data.statistics",
                 f"data.statistics counts the events of an interaction log, but {data['name']!r} is a table; leave it out",
             )
+        if data["since"] is not None and not _is_log(data) and not is_absent:
+            yield (
+                "data.since",
+                f"data.since is the time from which on the events of an interaction log are samples, but {data['name']!r} is a table; leave it out",
+            )
         if data["labels"] is not None and _is_log(data):
             yield (
                 "data.labels",
@@ -126,6 +132,7 @@ class TabularInput(GoingOn, StoredInput):
         keys = super().baseline_data_keys(data)
         if not _is_log(data):
             return (*keys, "labels", "features")  # those of a log read the log, not its fields
+        keys = (*keys, "since") if data.get("since") is not None else keys
         reads_more = {*baseline_statistics(data)} - {"full", "context"}
         return (*keys, "statistics") if reads_more else keys
 
@@ -154,11 +161,19 @@ class TabularInput(GoingOn, StoredInput):
         return self.source.time is None
 
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
-        if self.log is not None and processor.statistics_reader is not None and not self.data["statistics"]:
-            # a model without a recipe: its processor knows what it reads
-            self._table_options["statistics"] = processor.statistics_reader
-            self.source = self._log_table()
+        if self.log is not None and self.store is None:
+            read = {"prior": self._prior, **self._table_options}
+            self._read_as(processor, run.folder)
+            if read != {"prior": self._prior, **self._table_options}:  # no recipe, newer data or other parts
+                self.source = self._log_table()
         super().open(processor, parts, run)
+
+    def _read_as(self, processor: TabularFeatureProcessor, folder: Path | None) -> None:
+        """Let the log be counted as a run's training counted its own, whose processor this is: smoothed towards the same rates."""
+        if folder is not None and (folder / LOG_STATISTICS).is_file():
+            self._table_options["prior"] = self._prior = read_json(folder / LOG_STATISTICS)["prior"]
+        if processor.statistics_reader is not None:
+            self._table_options["statistics"] = processor.statistics_reader
 
     def _log_table(self) -> TableSource:
         """The table of the samples of the log that was read."""
@@ -176,7 +191,7 @@ class TabularInput(GoingOn, StoredInput):
         of_table = [
             key
             for key, entry in inspect.signature(movielens_table).parameters.items()
-            if entry.kind == entry.KEYWORD_ONLY and key not in ("statistics", "prior")
+            if entry.kind == entry.KEYWORD_ONLY and key not in ("statistics", "prior", "earlier")
         ]
         refuse_unknown(data["options"], [*of_log, *of_table], f"data.options of {name!r} as a table")
         options = {key: value for key, value in data["options"].items() if key in of_log}
@@ -188,11 +203,33 @@ class TabularInput(GoingOn, StoredInput):
             self._table_options.setdefault("own_columns", None)
         fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
         rule = data["split"] or ("time" if self.log.part is None else "given")
-        self.log_splits = split_log(self.log, rule=rule, fractions=fractions, seed=data["seed"])
+        self.log_splits = split_log(self.log, rule=rule, fractions=fractions, seed=data["seed"], since=data["since"])
         train = self.log_splits.train
-        if data["statistics"]:
-            self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
         self._prior = float((self.log.label[train] == 1).mean())
+        if self.before is not None:
+            self._read_as_before()
+        elif data["statistics"]:
+            self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
+
+    def _read_as_before(self) -> None:
+        """Let the log be read as the earlier run read its own.
+
+        Raises:
+            ValueError: a run of a table, or of other settings than the recipe's.
+        """
+        if not (self.before / LOG_STATISTICS).is_file():
+            raise ValueError(
+                f"training.from_run: {self.before} has no {LOG_STATISTICS}, and {self.data['name']!r} is an interaction log; give a run that read "
+                "one as a table"
+            )
+        earlier, recipe = TabularFeatureProcessor.from_pretrained(self.before), RunFolder(self.before).recipe()
+        options = (self.data["options"], recipe["data"].get("options") or {})
+        self.refuse_changes([("data.options.strength", *(own.get("strength") for own in options))])
+        reader = earlier.statistics_reader
+        self._unread = self.statistics_kept(self.log, () if reader is None else reader.names)
+        self._read_as(earlier, self.before)
+        dropped = dict.fromkeys(self.data["features"].get("drop") or ())
+        self._table_options["earlier"] = dropped | {field.name: field.type for field in earlier.fields}
 
     def freeze(self, part: str) -> None:
         if self.log is None:
@@ -218,9 +255,8 @@ class TabularInput(GoingOn, StoredInput):
         """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers."""
         from lmctr.data.builders.movielens_table import movielens_table
 
-        kept = run.folder / LOG_STATISTICS  # what the training smoothed towards, also where the log is a newer one
-        prior = read_json(kept)["prior"] if kept.is_file() else self._prior
-        options = {**self._table_options, "statistics": processor.statistics_reader, "prior": prior}
+        self._read_as(processor, run.folder)
+        options = {"prior": self._prior, **self._table_options}
         none = queried.queries[:0]
         (piece,) = movielens_table(queried.log, Splits(none, none, queried.queries, "given"), **options).pieces
         found, self._unknown = [], UnknownValues(processor)
@@ -251,15 +287,10 @@ class TabularInput(GoingOn, StoredInput):
         self.say_extended(
             processor.continued(TabularFeatureProcessor.from_pretrained(self.before)).extend(self.source)
         )
+        if self.log is not None:
+            self.extended += self._unread
+            self.say_times(self.log.time, self.log_splits)
         return processor
-
-    def go_on_from(self, run: str) -> None:
-        if _is_log(self.data):
-            raise ValueError(
-                f"training.from_run goes on from day to day with tables, and with logs for families of sequences and of texts; {self.data['name']!r} is "
-                "an interaction log, which this family reads as a table; train a data file from the first day on with --kind table, its rows by themselves"
-            )
-        super().go_on_from(run)
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
         return table_rows(old, model, id_sources(earlier, processor))
@@ -335,6 +366,7 @@ class TabularInput(GoingOn, StoredInput):
                 "sequence fields": num_sequences,
                 "values": sum(sizes) + sum(config["sequence_vocab_sizes"]),
             },
+            **({} if self.log is None else {"split": split_facts(self.log, self.log_splits)}),
             "label_rates": rates,
             **({"task_rates": task_rates} if len(self.tasks) > 1 else {}),
             "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR
 from lmctr.models.ctr_sink import sink_mask
+from lmctr.models.ctr_sink.backbone import turning_length
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.serving import precision
 from lmctr.training.lora import add_lora, merge_lora
@@ -303,13 +304,19 @@ def test_rotated_heads_of_an_odd_width_are_refused():
     assert CTRSinkConfig(text_config=small | {"num_attention_heads": 4, "num_key_value_heads": 4})
 
 
-@pytest.mark.parametrize("backbone", ["llama", "phi3"])
+@pytest.mark.parametrize("backbone", ["llama", "phi3", "gemma3_text"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_longrope_turns_each_row_by_its_own_length(backbone, side):
     """transformers turns all rows of a batch as its longest one: here one has 13 tokens, the others 8 and 5."""
     rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     edge = {"original_max_position_embeddings": 10}
-    model = copy.deepcopy(model_of(backbone, text={"rope_parameters": rope | edge, **edge}))
+    if backbone == "gemma3_text":  # whose types of layers turn by themselves
+        rope |= {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, **edge}
+        text = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+        model = copy.deepcopy(model_of(backbone, text={"rope_parameters": text}))
+    else:
+        model = copy.deepcopy(model_of(backbone, text={"rope_parameters": rope | edge, **edge}))
+    assert turning_length(model.config.text_config) == 10
     batch = batch_of(model.config, side)
     with torch.no_grad():
         found = model(**batch).logits
