@@ -79,7 +79,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     is_large = guess.events.rows > LARGE
     if is_table:
         say(
-            f"{'' if options.kind == 'table' else 'no user, item and time: '}rows of a table, which tabular families read"
+            f"{'' if options.kind == 'table' else 'no user, item and time together: '}rows of a table, which tabular families read"
         )
     elif not is_large:
         try:
