@@ -323,7 +323,7 @@ class Training:
 
     def _open_folder(self) -> None:
         """Claim the folder, and prepare the data unless that was done."""
-        self.was_started = self.folder.started
+        self.was_started = self.folder.started and not self.overwrite
         claim(self.folder, self.recipe.resolved(), self.resume, self.overwrite)
         if not self.folder.finished and (not self.folder.prepared or self._several):
             with lost_columns_told(self.args.from_run):
@@ -531,8 +531,9 @@ class Training:
             if trainer.args.chooses_share and parts and plain_model(trainer.model).config.boosted_trees:
                 found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
                 moved = view.share_moved(plain_model(trainer.model))
+                which = {0.0: " (the network alone)", 1.0: " (the trees alone)"}.get(found["boosting_share"], "")
                 self.say(
-                    f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation"
+                    f"boosting_share auto: {found['boosting_share']:g}{which}, by the log loss on validation"
                     + (f"; {trainer.args.from_run} had another: {moved}" if moved else "")
                 )
             if calibration is not None:

@@ -70,7 +70,7 @@ def verdict(
         where = " on validation" if other else ""
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:
-            other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
+            other += f"; the model's log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
         if gap < _LEVEL:
             return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
         return (
@@ -95,6 +95,9 @@ def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_tre
             return "data.statistics: full"
     if can_have_trees:
         return "training.boosting_share: 0.5, which puts boosted trees beside the network"
+    counts = result.get("training_samples", {})
+    if data.get("max_train_samples") and counts["model"] < (read := counts.get("baselines", 0)):
+        return f"a larger data.max_train_samples: the model read {counts['model']:,} samples, the baselines {read:,}"
     found = [entry[key] for entry in result["evaluations"] if key in entry]
     if len(found) > 1 and found[-1] == max(found):
         return f"more epochs: validation {unit} still rose at the end"

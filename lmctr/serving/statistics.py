@@ -135,7 +135,7 @@ class RequestStatistics:
             if not isinstance(context, Mapping):
                 found = "none" if context is None else f"{context!r}"
                 raise ValueError(
-                    f"candidates[{number}] needs 'context', an object of {', '.join(reader.context)}; got {found}"
+                    f"candidates[{number}] needs 'context', an object of {', '.join(map(repr, reader.context))}; got {found}"
                 )
             refuse_unknown(context, reader.context, f"candidates[{number}]: context")
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 import types
 import typing
@@ -239,7 +240,10 @@ def describe(hint: Any, bounds: Sequence[Any] = ()) -> str:
     if origin is Literal:
         return ", ".join(str(option) for option in arguments)
     if origin is list or hint is list:
-        return f"a list of {describe(arguments[0])}" if arguments else "a list"
+        several = (
+            re.sub(r"\ba (whole number|number|list|mapping)\b", r"\1s", describe(arguments[0])) if arguments else ""
+        )
+        return f"a list of {several}" if several else "a list"
     if origin is dict:
         return "a mapping"
     if inner_values(hint) is not None:

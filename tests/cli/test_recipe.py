@@ -85,7 +85,7 @@ def test_resolved_recipe_reads_back_as_itself(write, tmp_path):
             "data.num_behaviors is 0, accepted: a whole number from 1",
         ),
         ("name: synthetic", "name: synthetic\n  fractions: [0.5, 0.1, 0.1]", "add up to 1"),
-        ("name: synthetic", "name: synthetic\n  fractions: 0.5", r"accepted: a list of a number"),
+        ("name: synthetic", "name: synthetic\n  fractions: 0.5", r"accepted: a list of numbers"),
         ("name: synthetic", "name: synthetic\n  order: newest", "accepted: recent, similarity, time"),
         ("name: synthetic", "name: synthetic\n  order: similarity", "set data.retrieval"),
         ("name: synthetic", "name: synthetic\n  retrieval: {encodr: tfidf}", "unknown key 'encodr' in data.retrieval"),

@@ -25,6 +25,7 @@ def test_the_table_of_climber(tmp_path, capsys):
     assert "11 points, 11 pairs of sizes: auc by length and layers" in printed.out
     assert "law: additive with a constant (chosen by leave-one-out error)" in printed.out
     assert "no pair of sizes was measured twice" in printed.err
+    assert "no pair of sizes was measured twice" not in printed.out  # said once
     assert "additive with a constant and additive apart" in printed.err
     assert "3 products of the sizes" in printed.err
     found = read(tmp_path / "out", "fit.json")

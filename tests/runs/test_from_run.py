@@ -155,7 +155,7 @@ def test_a_newer_file_is_read_as_the_run_read_its_own(tmp_path, capsys):
     assert f"--from {tmp_path / 'gone'}: there is no such run folder" in capsys.readouterr().err
 
 
-def test_new_columns_and_a_moved_share_of_trees_are_told(tmp_path, capsys):
+def test_new_columns_and_a_moved_share_of_trees_are_told(tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=600)
     clicked = (numbers + rng.normal(size=600) > 0) * 1
@@ -188,6 +188,9 @@ def test_new_columns_and_a_moved_share_of_trees_are_told(tmp_path, capsys):
         f"auto: {chosen:g}, by the log loss on validation; {tmp_path / 'tuesday'} had another: boosting_share 0.9 -> {chosen:g}, "
         in chose
     )
+    for share, alone in ((0.0, "0 (the network alone)"), (1.0, "1 (the trees alone)")):
+        monkeypatch.setattr("lmctr.runs.training.choose_share", lambda *_, share=share: share)
+        assert f"auto: {alone}, by the log loss" in said("monday", "tuesday", "auto", "--overwrite")
 
 
 def test_a_column_that_is_gone_is_told_and_may_be_empty(tmp_path):

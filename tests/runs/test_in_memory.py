@@ -118,7 +118,7 @@ def test_a_log_with_its_items(log, tmp_path, capsys):
     assert set(best["song_id"].to_pylist()) <= set(range(40))
 
 
-def test_what_was_trained_on_is_kept(table, tmp_path):
+def test_what_was_trained_on_is_kept(table, tmp_path, capsys):
     folder = tmp_path / "run"
     prices = np.where(np.arange(ROWS) % 50, table["price"], np.nan)
     table = pa.Table.from_pandas(table.drop(columns="price"), preserve_index=False).append_column("price", [prices])
@@ -132,7 +132,8 @@ def test_what_was_trained_on_is_kept(table, tmp_path):
     ):
         lmctr.runs.train(table.slice(0, 300), **given)
     assert pq.read_table(f"{folder}.data/rows.parquet").num_rows == ROWS
-    lmctr.runs.train(table.slice(0, 300), **given, overwrite=True)
+    lmctr.runs.train(table.slice(0, 300), **given | {"quiet": False}, overwrite=True)
+    assert "starting from step 0" not in capsys.readouterr().out  # nothing was there to go on from
     assert pq.read_table(f"{folder}.data/rows.parquet").num_rows == 300
     newer = table.to_pandas().assign(ad="new " + table["ad"].to_pandas())
     on = lmctr.runs.train(

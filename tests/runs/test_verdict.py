@@ -107,6 +107,17 @@ def test_what_to_try_next(data, evaluations, expected):
     assert f": try {expected}" in verdict(result(0.7, evaluations, gradient_boosting=0.8), data)
 
 
+def test_a_model_that_read_fewer_samples_than_the_baselines_is_told_to_read_more():
+    found = result(0.7, (0.6, 0.7), gradient_boosting=0.8) | {"training_samples": {"model": 2000, "baselines": 19_199}}
+    says = ": try a larger data.max_train_samples: the model read 2,000 samples, the baselines 19,199"
+    assert says in verdict(found, {"statistics": "full", "max_train_samples": 2000})
+    assert ": try more epochs" in verdict(
+        found, {"statistics": "full", "max_train_samples": None}
+    )  # by a negative_share
+    found["training_samples"]["model"] = 19_199
+    assert ": try more epochs" in verdict(found, {"statistics": "full", "max_train_samples": 20_000})
+
+
 def test_a_plain_table_has_no_statistics_to_try():
     found = result(0.7, field_counting=0.8)
     assert "statistics" not in verdict(found, {"statistics": []}, has_log=False)
@@ -133,7 +144,7 @@ def test_a_log_loss_that_is_worse_is_said():
     found["split metrics"]["test"]["log_loss"] = 0.31
     found["baselines"]["gradient_boosting"]["test"]["log_loss"] = 0.3054
     assert verdict(found, {}) == (
-        "above gradient boosting, the strongest baseline, by 0.016 AUC; its log loss is higher, 0.3100 against 0.3054"
+        "above gradient boosting, the strongest baseline, by 0.016 AUC; the model's log loss is higher, 0.3100 against 0.3054"
     )
     found["split metrics"]["test"]["log_loss"] = 0.3
     assert "log loss" not in verdict(found, {})

@@ -142,7 +142,7 @@ def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path, capsys):
     high, behind = predict_rows(run.model, run.processor, [request], items=items)
     assert high > behind + 1
     for candidate, message in (
-        ({"item": 3}, r"candidates\[0\] needs 'context', an object of place, device, price, shown; got none"),
+        ({"item": 3}, r"candidates\[0\] needs 'context', an object of 'place', 'device', 'price', 'shown'; got none"),
         ({"item": 3, "context": {"place": 1}}, r"candidates\[0\]: context lacks device, price, shown"),
         (
             {"item": 3, "context": {**context, "devise": "phone"}},

@@ -288,7 +288,11 @@ class _TableGuesser(Guesser):
             why, keys = self._time_of(name) or (None, {})
             if why is None and wanted:
                 raise ValueError(f"--time {name}: {self._no_times(name)}; others need `time` in a table's schema")
-            if why is None or not (wanted or name in self.events.called("time") or self._is_in_order(name, keys)):
+            if wanted and (lacking := self._lacking(name)):
+                raise ValueError(f"--time {name}: {lacking} have none; fill them, or leave these rows out")
+            if why is None or self._lacking(name):
+                continue
+            if not (wanted or name in self.events.called("time") or self._is_in_order(name, keys)):
                 continue
             self.left.remove(name)
             self._say("time", name, f"{why}: parts the rows", name in self.events.called("time") or name == wanted)
@@ -297,8 +301,15 @@ class _TableGuesser(Guesser):
                 (schema["time_format"],) = keys.values()
             return
         for name in self.left:
-            if name in self.events.called("time") and self._time_of(name) is None:
-                self._say("no time", name, f"{self._no_times(name)}; the rows are parted at random", sure=False)
+            if name in self.events.called("time"):
+                lacking = self._lacking(name)
+                why = f"{lacking} have none" if self._time_of(name) and lacking else self._no_times(name)
+                self._say("no time", name, f"{why}; the rows are parted at random", sure=False)
+
+    def _lacking(self, name: str) -> str:
+        """How many rows have no value of a column, in words; nothing where all have one. Rows are parted by times that all of them have."""
+        count = self.events.table[name].null_count
+        return f"{count:,} of {self.events.table.num_rows:,} rows" if count else ""
 
     def _may_be_seconds(self, name: str) -> bool:
         """Whether whole numbers, by their values alone, are unix times of more than a day: no ids, and no numbers of rows."""
@@ -329,7 +340,7 @@ class _TableGuesser(Guesser):
         elif pa.types.is_nested(kind):
             why, fields = "lists", [{"name": name, "type": "sequence"}]
         elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):
-            left_out = "another time"
+            left_out = "another time" if self.found.schema.get("time") else "a time, by which the rows are not parted"
         elif pa.types.is_integer(kind) and self._counts_rows(values):
             left_out = "counts the rows"
         elif (

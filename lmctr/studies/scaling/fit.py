@@ -66,7 +66,7 @@ class FitAnalysis:
         }
 
     def lines(self) -> list[str]:
-        """What is printed."""
+        """What is printed; the notes are told as warnings."""
         points, sizes, law, chosen = self._head()
         lines = [
             f"{points}, {sizes}: {self.y_name} by {self.x_name}",
@@ -75,7 +75,7 @@ class FitAnalysis:
         ]
         for words, table in self._tables():
             lines += ["", *words, text_table(table)]
-        return [*lines, *(["", *self.notes] if self.notes else [])]
+        return lines
 
     def markdown(self) -> str:
         """The same as a part of a Markdown document."""

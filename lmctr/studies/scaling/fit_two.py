@@ -41,9 +41,9 @@ class SurfaceAnalysis:
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """What is printed."""
+        """What is printed; the notes are told as warnings."""
         head, parts = self._head(), [text_table(table) for table in self._tables()]
-        return [*head, *(line for part in parts for line in ("", part)), *(["", *self.notes] if self.notes else [])]
+        return [*head, *(line for part in parts for line in ("", part))]
 
     def markdown(self) -> list[str]:
         """The same as parts of a Markdown document."""

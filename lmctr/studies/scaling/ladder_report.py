@@ -142,7 +142,7 @@ class Report:
     def lines(self) -> list[str]:
         """What is printed."""
         lines = ["", text_table(self._size_table()), "", *self._missing_lines(), *self._cut_lines(), *self.noise(), ""]
-        lines += self.analysis.lines()
+        lines += [*self.analysis.lines(), *(["", *self.analysis.notes] if self.analysis.notes else [])]
         for title, content, table in self._choices():
             lines += ["", title, *content, text_table(table)]
         return lines
