@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lmctr.data.batches.text import behavior_statistics, feedback_codes
 from lmctr.data.logs.log import InteractionLog
-from lmctr.hub.examples import example_rows
 from lmctr.runs.answers import load_item_statistics
+from lmctr.runs.examples import example_rows
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import load_recipe

@@ -14,8 +14,8 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows
 from lmctr.runs.folder import RunFolder
+from lmctr.runs.raw_values import categories, is_category_name, is_category_value, num_rows
 
 
 def example_batch(folder: RunFolder, processor: Any) -> dict[str, Any]:
