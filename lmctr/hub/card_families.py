@@ -9,10 +9,10 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.examples import example_rows
 from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, TabularCTRConfig
 from lmctr.models.families import Family, families
 from lmctr.runs.about import as_text, shown
+from lmctr.runs.examples import example_rows
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 
 _BUFFERS = re.compile(r"trees\.|\.(running_(mean|var)|num_batches_tracked)$")

@@ -10,7 +10,7 @@ import torch
 
 from lmctr.evaluation.comparison import read_predictions
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
-from lmctr.hub.examples import example_batch
+from lmctr.runs.examples import example_batch
 from lmctr.runs.folder import MANIFEST, METRICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from lmctr.hub.examples import example_batch
 from lmctr.hub.export_inputs import names_of, random_inputs
 from lmctr.hub.options import EMBEDDINGS, EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
 from lmctr.runs.answers.predict import item_statistics_file, load_retriever
 from lmctr.runs.download import open_model, place_beside
+from lmctr.runs.examples import example_batch
 from lmctr.runs.loading import load_folder
 from lmctr.runs.vectors import value_vectors, write_vectors
 from lmctr.scaling.inputs import input_shapes

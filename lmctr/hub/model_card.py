@@ -28,11 +28,11 @@ from lmctr.hub.card_results import (
     tells_of_model,
 )
 from lmctr.hub.contents import run_contents
-from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, shown_command, without_paths
 from lmctr.runs.download import hub_name, is_hub_id, open_model, repository_file
+from lmctr.runs.examples import example_call
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
 

@@ -15,9 +15,9 @@ from lmctr.hub.checks import validate_run
 from lmctr.hub.licences import check_licence
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, with_repository, write_card
 from lmctr.hub.options import PushOptions
-from lmctr.hub.raw_values import coarse_table, shared_vocabularies, told_events
 from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
+from lmctr.runs.raw_values import coarse_table, shared_vocabularies, told_events
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.load_report import without_bars

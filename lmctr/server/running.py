@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -15,12 +17,14 @@ import torch
 
 from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.served import ServedModel, bound
+from lmctr.runs.examples import example_request
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import usable_device
 
 from .options import ServeOptions
 
 _MOST_WORKERS = 4  # by default; the interpreter lets one thread at a time run between the operations of torch
+_LONGEST = 4000  # characters of a request that is printed
 _STATES = "kept_states.tsv"
 _LOST = " {:,} could not go over, and their users are answered 404 until they are started again"
 logger = logging.getLogger("lmctr.server")
@@ -48,9 +52,10 @@ def serve(options: ServeOptions) -> int:
         signal.signal(signal.SIGHUP, lambda *_: asked.set())
     own = nullcontext() if options.states is None else owned(options.states, "lmctr serve --states")
     with bound(options.host, options.port) as address, own:  # what is taken is told before the model is loaded
-        metrics = ServerMetrics()
+        metrics, served = ServerMetrics(), _load(options)
+        example = _example(served)
         engine = Engine(
-            _load(options),
+            served,
             workers=workers,
             max_positions=options.batch_positions,
             max_wait=options.batch_wait_ms / 1000,
@@ -92,6 +97,8 @@ def serve(options: ServeOptions) -> int:
         host, port = address.getsockname()[:2]
         version = f"{engine.served.kind}, version {engine.served.version}"
         print(f"serving {options.run} ({version}) at http://{host}:{port}", flush=True)
+        if example is not None:
+            print(f"try: curl -s http://{host}:{port}/v1/score -d {shlex.quote(example)}", flush=True)
         try:
             server.run(sockets=[address])
         finally:
@@ -125,6 +132,17 @@ def _load(options: ServeOptions) -> ServedModel:
     if served.not_joined is not None:
         print(f"warning: rows need all columns, none is joined: {served.not_joined}", file=sys.stderr)
     return served
+
+
+def _example(served: ServedModel) -> str | None:
+    """A request that the model answers, as JSON; none where no example is known, or a long one."""
+    try:
+        request = example_request(served.folder, served.processor)
+        written = json.dumps(request, ensure_ascii=False, allow_nan=False)
+        (answer,) = served.score([(served.check(json.loads(written)), None)])
+    except ValueError:
+        return None
+    return None if isinstance(answer, Exception) or len(written) > _LONGEST else written
 
 
 def _take_up(engine: Engine, file: Path) -> None:

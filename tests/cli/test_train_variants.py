@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaModel
 
 from lmctr.cli.main import main
 from lmctr.data.builders.kuairec import load_kuairec
-from lmctr.hub.examples import example_batch
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.runs.examples import example_batch
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import load_recipe

@@ -9,7 +9,7 @@ from lmctr.data.batches.tabular import TabularView
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
-from lmctr.hub.examples import example_rows
+from lmctr.runs.examples import example_rows
 from lmctr.runs.folder import RunFolder
 from lmctr.serving import score
 

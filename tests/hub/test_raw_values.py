@@ -10,9 +10,9 @@ from lmctr.cli.main import main
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.hub.demo.running import write_space
-from lmctr.hub.examples import _feature_example, example_rows
-from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows, shared_vocabularies
+from lmctr.runs.examples import _feature_example, example_rows
 from lmctr.runs.folder import open_run
+from lmctr.runs.raw_values import categories, is_category_name, is_category_value, num_rows, shared_vocabularies
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from test_publish import client
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.examples import _event_rows, _history_call, example_batch
 from lmctr.hub.model_card import build_card
 from lmctr.models.families import families
+from lmctr.runs.examples import _event_rows, _history_call, example_batch
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
 

@@ -15,9 +15,9 @@ from test_publish import client
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
 from lmctr.models.families import families
+from lmctr.runs.examples import example_batch
 from lmctr.runs.folder import open_run
 
 TABULAR = [family.model_type for family in families("tabular")]

@@ -2,16 +2,18 @@
 
 import gc
 import json
+import shlex
 import signal
 import threading
 import time
 from types import SimpleNamespace
 
 import httpx
+import numpy as np
 import pytest
 import torch
 import warm
-from served_runs import table_run
+from served_runs import KINDS, event_run, table_run
 
 from lmctr.cli.main import main
 from lmctr.runs.answers.served import ServedModel
@@ -114,10 +116,12 @@ def test_a_new_version_is_asked_for_while_the_first_one_is_loaded(tmp_path):
 def test_a_stop_in_the_middle_of_work_that_nobody_waits_for(tmp_path):
     """A request that is in work for longer than its deadline and than requests are waited for does not keep the process."""
     (tmp_path / "slow.py").write_text(
-        "import sys, time\n"
+        "import sys, threading, time\n"
         "from lmctr.cli.main import main\n"
         "from lmctr.runs.answers.served import ServedModel\n"
-        "ServedModel.score = lambda self, asked: time.sleep(600)\n"
+        "score = ServedModel.score  # of the example, before it listens\n"
+        "is_first = lambda: threading.current_thread() is threading.main_thread()\n"
+        "ServedModel.score = lambda self, asked: score(self, asked) if is_first() else time.sleep(600)\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     words = ("--port", "0", "--deadline-ms", "200", "--drain-seconds", "1")
@@ -130,6 +134,32 @@ def test_a_stop_in_the_middle_of_work_that_nobody_waits_for(tmp_path):
         assert "in the middle of work that nobody waits for" in process.err
     finally:
         process.kill()
+
+
+def test_the_request_that_it_prints_is_answered(tmp_path):
+    process, url = started(table_run(tmp_path / "run"))
+    try:
+        deadline = time.monotonic() + 30
+        while process.out.count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        words = shlex.split(process.out.splitlines()[1])
+        assert words[:5] == ["try:", "curl", "-s", f"{url}/v1/score", "-d"]
+        answer = httpx.post(words[3], content=words[5]).json()
+        assert len(answer["probabilities"]) == len(json.loads(words[5])["rows"]) == 2
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "events with statistics"])
+def test_there_is_an_example_for_every_kind_of_input(tmp_path, kind):
+    if kind in KINDS:
+        served = ServedModel(KINDS[kind][0](tmp_path / "run"))
+    else:
+        served = ServedModel(event_run(tmp_path / "run", "din", with_statistics=True))
+    (one,) = served.score([(served.check(json.loads(running._example(served))), None)])
+    assert np.isfinite(one.logits).all()
+    served.check = lambda request: (_ for _ in ()).throw(ValueError("request: no"))
+    assert running._example(served) is None
 
 
 def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):

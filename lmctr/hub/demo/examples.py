@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from lmctr.data.batches.text import behavior_statistics, feedback_codes
 from lmctr.data.logs.log import InteractionLog
-from lmctr.hub.examples import example_rows
-from lmctr.runs.answers import load_item_statistics
+from lmctr.runs.examples import example_request
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import load_recipe
@@ -43,28 +42,7 @@ def kept_examples(path: Path) -> Examples:
 
 def card_example(folder: RunFolder, processor: Any) -> Examples:
     """The example of the model's card, which names no one."""
-    rows = example_rows(folder)
-    if "rows" in rows:
-        request = {"rows": rows["rows"]}
-    elif "ads" in rows:
-        request = {"user": rows["users"][0], "ads": rows["ads"][0]}
-    else:
-        candidate = rows["targets"][0] if "targets" in rows else {"item": rows["candidates"][0][0]}
-        if rows.get("statistics"):
-            candidate["statistics"] = rows["statistics"][0][0]
-        history, time = rows["histories"][0], rows["times"][0]
-        # statistics are counted from items, of which these are none that was seen, after the table's time
-        if (items := load_item_statistics(folder.path, processor)) is not None:
-            candidate.pop("statistics", None)
-            for entry in (candidate, *history):
-                entry.setdefault("item", None)
-            if context := processor.statistics_reader.context:
-                candidate["context"] = dict.fromkeys(context)
-            later = max(0, items.time + 1 - time)
-            history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later
-        request = {"history": history, "candidates": [candidate], "time": time}
-        request |= {key: rows[f"{key}s"][0] for key in ("scenario", "user") if rows.get(f"{key}s")}
-    return Examples({"an example": request}, {})
+    return Examples({"an example": example_request(folder, processor)}, {})
 
 
 def run_examples(folder: RunFolder, processor: Any, count: int) -> Examples:

@@ -70,10 +70,11 @@ class ServedModel:
             dtype: one of `PRECISIONS`; default: as the weights are stored.
 
     Attributes:
-        kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
-        fingerprint: of the processor. probe: number of reference rows and the largest difference of a logit; None: the folder has none
-            (they are not shared on the Hub). usual_unknown: the share of unknown values that the validation part had, by name. joined: the files that complete rows of a table, as they are now; not_joined: why not, where they
-            are not there.
+        folder: what was loaded. kind: what it reads: "text", "events", "table" or "impressions".
+        version: fingerprint of configuration and weights. fingerprint: of the processor.
+        probe: number of reference rows and the largest difference of a logit; None: the folder has none (they are not shared on the Hub).
+        usual_unknown: the share of unknown values that the validation part had, by name.
+        joined: the files that complete rows of a table, as they are now; not_joined: why not, where they are not there.
 
     Raises:
         FileNotFoundError, ValueError: what `load_run` and [`compare_with_reference`] raise: other logits than the run's are refused.
@@ -93,7 +94,7 @@ class ServedModel:
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data = tensor.data.clone()
             model.to(usable_device(device)).eval()
-        self.name = str(run)
+        self.name, self.folder = str(run), folder
         self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
         known = (folder.path / REFERENCE_FILE).is_file()
         if known and dtype is not None:

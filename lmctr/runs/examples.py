@@ -1,4 +1,4 @@
-"""Example inputs of a shared model, for its card and for trying whether a folder works."""
+"""Example inputs and requests of a model, for its card, its demo and its server, and for trying whether a folder works."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows
+from lmctr.runs.answers.predict import load_item_statistics
 from lmctr.runs.folder import RunFolder
+from lmctr.runs.raw_values import categories, is_category_name, is_category_value, num_rows
 
 
 def example_batch(folder: RunFolder, processor: Any) -> dict[str, Any]:
@@ -36,6 +37,30 @@ def example_call(folder: RunFolder) -> str:
     """Python source of a processor call with one row, as a model card shows it."""
     make_rows, make_source = _example(folder)
     return make_source({key: values[:1] for key, values in make_rows(folder).items()})
+
+
+def example_request(folder: RunFolder, processor: Any) -> dict[str, Any]:
+    """A request with the first of the example rows, as `lmctr predict` and `lmctr serve` take it."""
+    rows = example_rows(folder)
+    if "rows" in rows:
+        return {"rows": rows["rows"]}
+    if "ads" in rows:
+        return {"user": rows["users"][0], "ads": rows["ads"][0]}
+    candidate = rows["targets"][0] if "targets" in rows else {"item": rows["candidates"][0][0]}
+    if rows.get("statistics"):
+        candidate["statistics"] = rows["statistics"][0][0]
+    history, time = rows["histories"][0], rows["times"][0]
+    # statistics are counted from items, of which these are none that was seen, after the table's time
+    if (items := load_item_statistics(folder.path, processor)) is not None:
+        candidate.pop("statistics", None)
+        for entry in (candidate, *history):
+            entry.setdefault("item", None)
+        if context := processor.statistics_reader.context:
+            candidate["context"] = dict.fromkeys(context)
+        later = max(0, items.time + 1 - time)
+        history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later
+    request = {"history": history, "candidates": [candidate], "time": time}
+    return request | {key: rows[f"{key}s"][0] for key in ("scenario", "user") if rows.get(f"{key}s")}
 
 
 def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[dict], str]]:
