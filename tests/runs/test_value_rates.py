@@ -112,8 +112,9 @@ def test_the_trees_read_rates_that_leave_the_row_out(labels, most, tmp_path, mon
             )
         )
         rows, halves = fitted[own[fitted] >= 0], []
-        for rated in (1, 2):  # the field of many values, then both
-            trees = HistGradientBoostingClassifier(**settings(len(rows), 1000 * rated - 997))
+        for number in range(6):
+            rated = 1 + number % 2  # the field of many values, then both, three times
+            trees = HistGradientBoostingClassifier(**settings(len(rows), 3 + 1000 * number))
             trees.fit(with_rates(numbers[:train], ids[:train], np.stack(without, 1)[:, :rated])[rows], own[rows])
             rates = np.stack([whole[field][ids[:, field]] for field in range(rated)], 1)
             halves.append(trees.decision_function(with_rates(numbers, ids, rates)[train:]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.evaluation.baseline_parts import TREE_BINS, field_trees, statistic_regression, statistic_trees
+from lmctr.evaluation.baseline_parts import TREE_BINS, field_draws, field_trees, statistic_regression, statistic_trees
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.inputs.calibration import measured
@@ -99,12 +99,12 @@ def set_share(model: Any, share: float) -> None:
 def _field_forest(
     values: np.ndarray, read: list[np.ndarray], labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """The mean of trees on the columns of rows at some places and of trees on those at others, as `BoostedTrees.fill` takes them, with a
-    regression that none of them reads."""
-    forest = []
-    for number, places in enumerate(read):
+    """The mean of trees on the columns of rows at some places and of trees on those at others, of several draws each where rows are few, as
+    `BoostedTrees.fill` takes them, with a regression that none of them reads."""
+    forest, drawn = [], read * field_draws(labels)
+    for number, places in enumerate(drawn):
         for tree in _trees(field_trees(labels, _seed(seed, number)).fit(values[:, places], labels, weight)):
-            forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(read)})
+            forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(drawn)})
     return np.zeros(values.shape[1] + 1, np.float32), forest
 
 
@@ -124,7 +124,7 @@ def _forest(
 
 
 def _seed(seed: int, number: int) -> int:
-    """Of one of two forests, which draw other columns, and stop by other rows; numpy's seeds end at 2**32."""
+    """Of one of several forests, which draw other columns, and stop by other rows; numpy's seeds end at 2**32."""
     return (seed + 1000 * number) % 2**32
 
 
