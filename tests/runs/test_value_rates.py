@@ -151,6 +151,24 @@ def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     assert parity["largest_difference"] < 1e-4 < parity["largest_logit"]
 
 
+def test_bins_of_numbers_that_are_read_too_have_no_rates(tmp_path):
+    recipe = recipe_of(write(tmp_path / "rows.csv", 0, 3000, seed=0), ["click"])
+    bins = {"type": "numeric", "transform": "quantile", "num_bins": 8, "column": "price"}
+    recipe["data"]["options"]["fields"][1:1] = [{"name": "price_bin", **bins}]
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert run.model.config.field_names[:3] == ["item", "price_bin", "kind"]
+    assert run.model.config.boosted_trees["rated_fields"] == [0, 2]
+    assert "and the rates of item, kind; their share" in str(build_card(run.path))
+    again = lmctr.AutoModelForCTR.from_pretrained(run.path)
+    numbers, ids = (torch.from_numpy(own) for own in columns_of(run, lines(tmp_path / "rows.csv")[:50]))
+    inputs = {"numeric_values": numbers, "input_ids": ids}
+    np.testing.assert_allclose(again.eval()(**inputs).logits.detach(), run.predict(lines(tmp_path / "rows.csv")[:50]))
+    fields = recipe["data"]["options"]["fields"]
+    fields[2:] = fields[2:3]  # the bins alone
+    alone = lmctr.runs.train(recipe, output_dir=tmp_path / "alone")
+    assert alone.model.config.boosted_trees["rated_fields"] == [0, 1, 2]
+
+
 def test_rates_go_with_the_values_to_the_next_day(run, tmp_path):
     file = write(tmp_path / "day1.csv", ITEMS // 2, 5000, seed=1)
     still = {"training.from_run": str(run.path), "training.learning_rate": 0.0, "training.weight_decay": 0.0}

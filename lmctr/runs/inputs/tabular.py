@@ -15,7 +15,7 @@ import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.extend import id_sources
-from lmctr.data.features.fields import override_fields
+from lmctr.data.features.fields import Field, override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
@@ -400,14 +400,14 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        sizes = model.config.vocab_sizes
-        if not sizes:
+        rated = _rated(self.store.processor.ordered_fields())
+        if not rated:
             return self._samples(columns, rows)
         labels, weight = self.store.labels[train], self.view.sample_weight(train)
-        ids = (self.store.input_ids[train, field] for field in range(len(sizes)))
-        whole, own = value_rates(ids, sizes, labels, weight, fitted)
+        ids = (self.store.input_ids[train, field] for field in rated)
+        whole, own = value_rates(ids, [model.config.vocab_sizes[field] for field in rated], labels, weight, fitted)
         columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=range(len(sizes)), rates=whole)
+        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
@@ -463,6 +463,14 @@ def _is_log(data: dict[str, Any]) -> bool:
     """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
     with the keys of such a schema in `data.options`."""
     return is_log(data["name"], data["options"])
+
+
+def _rated(fields: Sequence[Field]) -> list[int]:
+    """Places, among the categorical fields, of those whose rates trees read: all but the bins of numbers that they read too, whose rates tell them
+    nothing that is new, and the more of a training row's label."""
+    numbers = {field.source_column for field in fields if field.kind == "value"}
+    ids = [field for field in fields if field.kind == "id"]
+    return [place for place, own in enumerate(ids) if own.type != "numeric" or own.source_column not in numbers]
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:
