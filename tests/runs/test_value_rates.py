@@ -151,7 +151,7 @@ def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     assert parity["largest_difference"] < 1e-4 < parity["largest_logit"]
 
 
-def test_bins_of_numbers_that_are_read_too_have_no_rates(tmp_path):
+def test_bins_of_numbers_that_are_read_too_have_no_rates_in_few_rows(tmp_path, monkeypatch):
     recipe = recipe_of(write(tmp_path / "rows.csv", 0, 3000, seed=0), ["click"])
     bins = {"type": "numeric", "transform": "quantile", "num_bins": 8, "column": "price"}
     recipe["data"]["options"]["fields"][1:1] = [{"name": "price_bin", **bins}]
@@ -163,6 +163,10 @@ def test_bins_of_numbers_that_are_read_too_have_no_rates(tmp_path):
     numbers, ids = (torch.from_numpy(own) for own in columns_of(run, lines(tmp_path / "rows.csv")[:50]))
     inputs = {"numeric_values": numbers, "input_ids": ids}
     np.testing.assert_allclose(again.eval()(**inputs).logits.detach(), run.predict(lines(tmp_path / "rows.csv")[:50]))
+    monkeypatch.setattr("lmctr.runs.inputs.tabular.MANY_ROWS", 2400)
+    many = lmctr.runs.train(recipe, output_dir=tmp_path / "many")
+    assert many.model.config.boosted_trees["rated_fields"] == [0, 1, 2]
+    monkeypatch.undo()
     fields = recipe["data"]["options"]["fields"]
     fields[2:] = fields[2:3]  # the bins alone
     alone = lmctr.runs.train(recipe, output_dir=tmp_path / "alone")

@@ -27,7 +27,7 @@ from lmctr.data.registry import DATASETS, find, is_log, is_schema, load_log, loa
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
+from lmctr.evaluation.baseline_parts import MANY_ROWS, MAX_FITTED_EVENTS, newest
 from lmctr.evaluation.rates import value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
@@ -400,7 +400,7 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        rated = _rated(self.store.processor.ordered_fields())
+        rated = _rated(self.store.processor.ordered_fields(), len(rows))
         if not rated:
             return self._samples(columns, rows)
         labels, weight = self.store.labels[train], self.view.sample_weight(train)
@@ -465,10 +465,10 @@ def _is_log(data: dict[str, Any]) -> bool:
     return is_log(data["name"], data["options"])
 
 
-def _rated(fields: Sequence[Field]) -> list[int]:
-    """Places, among the categorical fields, of those whose rates trees read: all but the bins of numbers that they read too, whose rates tell them
-    nothing that is new, and the more of a training row's label."""
-    numbers = {field.source_column for field in fields if field.kind == "value"}
+def _rated(fields: Sequence[Field], num_rows: int) -> list[int]:
+    """Places, among the categorical fields, of those whose rates trees of so many rows read: all, but where rows are few not the bins of numbers that
+    they read too, whose rates tell them nothing that is new, and the more of a training row's label."""
+    numbers = {field.source_column for field in fields if field.kind == "value"} if num_rows < MANY_ROWS else set()
     ids = [field for field in fields if field.kind == "id"]
     return [place for place, own in enumerate(ids) if own.type != "numeric" or own.source_column not in numbers]
 
