@@ -112,8 +112,9 @@ def test_the_trees_read_rates_that_leave_the_row_out(labels, most, tmp_path, mon
             )
         )
         rows, halves = fitted[own[fitted] >= 0], []
-        for rated in (1, 2):  # the field of many values, then both
-            trees = HistGradientBoostingClassifier(**settings(len(rows), 1000 * rated - 997))
+        for number in range(6):
+            rated = 1 + number % 2  # the field of many values, then both, three times
+            trees = HistGradientBoostingClassifier(**settings(len(rows), 3 + 1000 * number))
             trees.fit(with_rates(numbers[:train], ids[:train], np.stack(without, 1)[:, :rated])[rows], own[rows])
             rates = np.stack([whole[field][ids[:, field]] for field in range(rated)], 1)
             halves.append(trees.decision_function(with_rates(numbers, ids, rates)[train:]))
@@ -148,6 +149,28 @@ def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     assert logged + [str(entry.message) for entry in recwarn] == []
     parity = json.loads((tmp_path / "parity.json").read_text())
     assert parity["largest_difference"] < 1e-4 < parity["largest_logit"]
+
+
+def test_bins_of_numbers_that_are_read_too_have_no_rates_in_few_rows(tmp_path, monkeypatch):
+    recipe = recipe_of(write(tmp_path / "rows.csv", 0, 3000, seed=0), ["click"])
+    bins = {"type": "numeric", "transform": "quantile", "num_bins": 8, "column": "price"}
+    recipe["data"]["options"]["fields"][1:1] = [{"name": "price_bin", **bins}]
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert run.model.config.field_names[:3] == ["item", "price_bin", "kind"]
+    assert run.model.config.boosted_trees["rated_fields"] == [0, 2]
+    assert "and the rates of item, kind; their share" in str(build_card(run.path))
+    again = lmctr.AutoModelForCTR.from_pretrained(run.path)
+    numbers, ids = (torch.from_numpy(own) for own in columns_of(run, lines(tmp_path / "rows.csv")[:50]))
+    inputs = {"numeric_values": numbers, "input_ids": ids}
+    np.testing.assert_allclose(again.eval()(**inputs).logits.detach(), run.predict(lines(tmp_path / "rows.csv")[:50]))
+    monkeypatch.setattr("lmctr.runs.inputs.tabular.MANY_ROWS", 2400)
+    many = lmctr.runs.train(recipe, output_dir=tmp_path / "many")
+    assert many.model.config.boosted_trees["rated_fields"] == [0, 1, 2]
+    monkeypatch.undo()
+    fields = recipe["data"]["options"]["fields"]
+    fields[2:] = fields[2:3]  # the bins alone
+    alone = lmctr.runs.train(recipe, output_dir=tmp_path / "alone")
+    assert alone.model.config.boosted_trees["rated_fields"] == [0, 1, 2]
 
 
 def test_rates_go_with_the_values_to_the_next_day(run, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmctr.evaluation.baseline_parts import TREE_BINS, field_trees, statistic_regression, statistic_trees
+from lmctr.evaluation.baseline_parts import TREE_BINS, field_draws, field_trees, statistic_regression, statistic_trees
 from lmctr.models.common.base import plain_model
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.inputs.calibration import measured
@@ -29,7 +29,7 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
 
     On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
     the mean of both is above either. On the fields of a table half read numbers and ids, and the rates of fields of many values, half the rates
-    of all fields too.
+    of all fields too; of samples without rates both halves read the same.
 
     Args:
         model: with a place for trees. samples: the training part, what the trees read as their values.
@@ -40,9 +40,10 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
         values = values.astype(np.float32)
         if isinstance(beside, FieldTrees):
             rates = beside.num_columns + len(forests) * len(samples.rated) + np.arange(len(samples.rated))  # its own
-            many = [model.config.vocab_sizes[field] > TREE_BINS for field in samples.rated]
-            read = [np.r_[: beside.num_columns, own] for own in (rates[np.array(many, bool)], rates)]
-            forests.append(_field_forest(values, read[all(many) :], labels, weight, seed))
+            many = np.array([model.config.vocab_sizes[field] > TREE_BINS for field in samples.rated], bool)
+            read = [np.r_[: beside.num_columns, own] for own in (rates[many], rates)]
+            halves = read[1:] if many.any() and many.all() else read
+            forests.append(_field_forest(values, halves, labels, weight, seed))
         else:
             forests.append(_forest(values, labels, weight, seed))
     model.config.boosted_trees = {
@@ -101,12 +102,12 @@ def set_share(model: Any, share: float) -> None:
 def _field_forest(
     values: np.ndarray, read: list[np.ndarray], labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """The mean of trees on the columns of rows at some places and of trees on those at others, as `BoostedTrees.fill` takes them, with a
-    regression that none of them reads."""
-    forest = []
-    for number, places in enumerate(read):
+    """The mean of trees on the columns of rows at some places and of trees on those at others, of several draws each where rows are few, as
+    `BoostedTrees.fill` takes them, with a regression that none of them reads."""
+    forest, drawn = [], read * field_draws(labels)
+    for number, places in enumerate(drawn):
         for tree in _trees(field_trees(labels, _seed(seed, number)).fit(values[:, places], labels, weight)):
-            forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(read)})
+            forest.append({**tree, "feature": places[tree["feature"]], "value": tree["value"] / len(drawn)})
     return np.zeros(values.shape[1] + 1, np.float32), forest
 
 
@@ -126,7 +127,7 @@ def _forest(
 
 
 def _seed(seed: int, number: int) -> int:
-    """Of one of two forests, which draw other columns, and stop by other rows; numpy's seeds end at 2**32."""
+    """Of one of several forests, which draw other columns, and stop by other rows; numpy's seeds end at 2**32."""
     return (seed + 1000 * number) % 2**32
 
 

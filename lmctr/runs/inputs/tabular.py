@@ -15,7 +15,7 @@ import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.extend import id_sources
-from lmctr.data.features.fields import override_fields
+from lmctr.data.features.fields import Field, override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
@@ -27,7 +27,7 @@ from lmctr.data.registry import DATASETS, find, is_log, is_schema, load_log, loa
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
+from lmctr.evaluation.baseline_parts import MANY_ROWS, MAX_FITTED_EVENTS, newest
 from lmctr.evaluation.rates import value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
@@ -451,14 +451,14 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        sizes = model.config.vocab_sizes
-        if not sizes:
+        rated = _rated(self.store.processor.ordered_fields(), len(rows))
+        if not rated:
             return self._samples(columns, rows)
         labels, weight = self.store.labels[train], self.view.sample_weight(train)
-        ids = (self.store.input_ids[train, field] for field in range(len(sizes)))
-        whole, own = value_rates(ids, sizes, labels, weight, fitted)
+        ids = (self.store.input_ids[train, field] for field in rated)
+        whole, own = value_rates(ids, [model.config.vocab_sizes[field] for field in rated], labels, weight, fitted)
         columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=range(len(sizes)), rates=whole)
+        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
@@ -514,6 +514,14 @@ def _is_log(data: dict[str, Any]) -> bool:
     """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
     with the keys of such a schema in `data.options`."""
     return is_log(data["name"], data["options"])
+
+
+def _rated(fields: Sequence[Field], num_rows: int) -> list[int]:
+    """Places, among the categorical fields, of those whose rates trees of so many rows read: all, but where rows are few not the bins of numbers that
+    they read too, whose rates tell them nothing that is new, and the more of a training row's label."""
+    numbers = {field.source_column for field in fields if field.kind == "value"} if num_rows < MANY_ROWS else set()
+    ids = [field for field in fields if field.kind == "id"]
+    return [place for place, own in enumerate(ids) if own.type != "numeric" or own.source_column not in numbers]
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:
