@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -444,7 +445,11 @@ def test_a_run_of_no_log_and_a_folder_without_its_recipe(runs, tmp_path, capsys)
     )
     assert main(["recommend", str(run.path)]) == 2
     words = f"error: {run.path}: its data are no log of users, items and times, whose items could be ranked"
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert words in told
+    assert "users.merge(items, how='cross')" in told
+    with pytest.raises(ValueError, match="score requests of a user and its ads, by lmctr predict"):
+        recommend.BestItems(run.folder, None, SimpleNamespace(request_kind="impressions"), None)
     assert main(["analyze", "next", str(run.path)]) == 2
     assert words in capsys.readouterr().err
     advice = {"sequence": "requests with their histories as JSON lines", "table": "rows that hold the model's columns"}

@@ -62,9 +62,11 @@ class BestItems(JoinedRows):
     ):
         reads_table = processor.request_kind in ("table", "impressions")  # other families read logs only
         if folder.started and reads_table and not is_of_log(folder):
+            rows = "each user's row beside each item's, as pandas' users.merge(items, how='cross') makes them"
+            asked = rows if processor.request_kind == "table" else "requests of a user and its ads"
             raise ValueError(
-                f"{options.get('name') or folder.path}: its data are no log of users, items and times, whose items could be ranked; score rows "
-                "or requests by lmctr predict (of a table: each user's row beside each item's, as pandas' users.merge(items, how='cross') makes them)"
+                f"{options.get('name') or folder.path}: its data are no log of users, items and times, whose items could be ranked; score {asked}, by "
+                "lmctr predict"
             )
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time, self.names and self.names.time)

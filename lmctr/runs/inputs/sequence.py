@@ -244,9 +244,10 @@ class SequenceInput(GoingOn, LogInput):
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
         result |= self._statistics_read()
         facts = result["histories"]["train"]
+        most = data["candidates_per_row"]
+        packed = f"; {rows:,} training rows of up to {most} samples" if most > 1 else ""
         say(
-            f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
-            f"up to {data['candidates_per_row']} samples"
+            f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}{packed}"
         )
         return result
 
