@@ -186,7 +186,8 @@ def max_positions(config: PreTrainedConfig) -> int | None:
 
 def turning_length(config: PreTrainedConfig) -> int | None:
     """Tokens of a row above which its rotary positions turn otherwise, the first ones too (longrope), in some layer; None where they always turn alike."""
-    return min(_turning_lengths(config).values(), default=None)
+    lengths = [*_turning_lengths(config).values()]
+    return min(lengths) if lengths else None  # as dynamo takes it
 
 
 def _turning_lengths(config: PreTrainedConfig) -> dict[str | None, int]:
