@@ -318,6 +318,11 @@ def test_longrope_turns_each_row_by_its_own_length(backbone, side):
         model = copy.deepcopy(model_of(backbone, text={"rope_parameters": rope | edge, **edge}))
     assert turning_length(model.config.text_config) == 10
     batch = batch_of(model.config, side)
+    if backbone == "gemma3_text":
+        try:
+            type(model.model.language_model)(model.config.text_config)(input_ids=torch.ones(1, 13, dtype=torch.long))
+        except UnboundLocalError:  # 5.17
+            pytest.skip("transformers of this version has no longrope by type of layer")
     with torch.no_grad():
         found = model(**batch).logits
         for row, real in enumerate(batch["attention_mask"].bool()):
