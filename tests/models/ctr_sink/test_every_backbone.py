@@ -319,10 +319,12 @@ def test_longrope_turns_each_row_by_its_own_length(backbone, side):
     assert turning_length(model.config.text_config) == 10
     batch = batch_of(model.config, side)
     if backbone == "gemma3_text":
+        stock = type(model.model.language_model)(model.config.text_config)
         try:
-            type(model.model.language_model)(model.config.text_config)(input_ids=torch.ones(1, 13, dtype=torch.long))
+            for _ in range(2):
+                stock(input_ids=torch.ones(1, 13, dtype=torch.long))
         except UnboundLocalError:  # 5.17
-            pytest.skip("transformers of this version has no longrope by type of layer")
+            pytest.skip("in this version of transformers longrope by type of layer fails from a second long row on")
     with torch.no_grad():
         found = model(**batch).logits
         for row, real in enumerate(batch["attention_mask"].bool()):
