@@ -93,7 +93,8 @@ def _checksum(of: str, of_clicks: bool, *events: np.ndarray) -> bytes:
 
 def _kept(key: bytes) -> Any:
     """What was kept, which is then the last to go; None where nothing was."""
-    return _keep(key, _counted.pop(key)) if key in _counted else None
+    value = _counted.pop(key, None)
+    return None if value is None else _keep(key, value)
 
 
 def _keep(key: bytes, value: Any) -> Any:
