@@ -71,7 +71,8 @@ def factor_scores(
 
     Args:
         user, item, time: (E,) whole numbers. left: (E,) float64, NaN where not known: such an event tells nothing of others.
-        of_clicks: whether they are 1 for clicks, all others 0. events: (S,) places; None for all.
+        of_clicks: whether they are 1 for clicks, all others 0.
+        events: (S,) places; None for all. The scores of few are counted for these alone, and may differ from those of all in their last bits.
     """
     if not len(left) or (events is not None and not len(events)):
         return np.zeros(0)

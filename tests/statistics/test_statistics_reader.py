@@ -395,6 +395,20 @@ def test_factor_scores_of_few_events_are_those_of_all_and_need_no_other_fit(monk
     assert factors.factor_scores(user, item, time, left, events=np.arange(0)).shape == (0,)
 
 
+def test_factor_scores_of_samples_are_the_same_bits_whatever_is_asked_beside_them(monkeypatch):
+    """A run that is resumed asks for fewer of them, and trains to the same weights."""
+    for name, value in {"FIRST": 20, "RIDGE": 1.0, "_counted": {}}.items():
+        monkeypatch.setattr(factors, name, value)
+    log = make_log(0, num_events=2000)
+    reader = StatisticsReader.fit(log, np.arange(1500), "factors")
+    some, every = np.arange(7, 2000, 20), np.arange(2000)
+    monkeypatch.setattr(factors, "_counted", {})
+    alone = reader.raw(log, some)
+    monkeypatch.setattr(factors, "_counted", {})
+    np.testing.assert_array_equal(alone, reader.raw(log, every)[some])
+    assert (alone != 0).mean() > 0.9
+
+
 def test_items_that_factors_do_not_know_tell_nothing_and_get_nothing():
     own = factors.ItemFactors(np.random.default_rng(0).standard_normal((5, factors.NUM_FACTORS)))
     asked, left = [np.array([0, 4, -1])], np.array([0.5, -1.0])
