@@ -14,9 +14,9 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.runs.answers.predict import load_item_statistics
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.raw_values import categories, is_category_name, is_category_value, num_rows
+from lmctr.statistics import ItemStatistics
 
 
 def example_batch(folder: RunFolder, processor: Any) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def example_call(folder: RunFolder) -> str:
     return make_source({key: values[:1] for key, values in make_rows(folder).items()})
 
 
-def example_request(folder: RunFolder, processor: Any) -> dict[str, Any]:
-    """A request with the first of the example rows, as `lmctr predict` and `lmctr serve` take it."""
+def example_request(folder: RunFolder, items: ItemStatistics | None) -> dict[str, Any]:
+    """A request with the first of the example rows, as `lmctr predict` and `lmctr serve` take it. items: the run's, where it counts statistics."""
     rows = example_rows(folder)
     if "rows" in rows:
         return {"rows": rows["rows"]}
@@ -51,11 +51,11 @@ def example_request(folder: RunFolder, processor: Any) -> dict[str, Any]:
         candidate["statistics"] = rows["statistics"][0][0]
     history, time = rows["histories"][0], rows["times"][0]
     # statistics are counted from items, of which these are none that was seen, after the table's time
-    if (items := load_item_statistics(folder.path, processor)) is not None:
+    if items is not None:
         candidate.pop("statistics", None)
         for entry in (candidate, *history):
             entry.setdefault("item", None)
-        if context := processor.statistics_reader.context:
+        if context := items.reader.context:
             candidate["context"] = dict.fromkeys(context)
         later = max(0, items.time + 1 - time)
         history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later

@@ -532,10 +532,8 @@ class Training:
                 found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
                 moved = view.share_moved(plain_model(trainer.model))
                 which = {0.0: " (the network alone)", 1.0: " (the trees alone)"}.get(found["boosting_share"], "")
-                self.say(
-                    f"boosting_share auto: {found['boosting_share']:g}{which}, by the log loss on validation"
-                    + (f"; {trainer.args.from_run} had another: {moved}" if moved else "")
-                )
+                told = f"boosting_share auto: {found['boosting_share']:g}{which}, by the log loss on validation"
+                self.say(told + (f"; {trainer.args.from_run} had another: {moved}" if moved else ""))
             if calibration is not None:
                 plain_model(trainer.model).config.calibration = calibration
             elif trainer.args.calibration != "none" and parts:

@@ -137,7 +137,7 @@ def _load(options: ServeOptions) -> ServedModel:
 def _example(served: ServedModel) -> str | None:
     """A request that the model answers, as JSON; none where no example is known, or a long one."""
     try:
-        request = example_request(served.folder, served.processor)
+        request = example_request(served.folder, served.items)
         written = json.dumps(request, ensure_ascii=False, allow_nan=False)
         (answer,) = served.score([(served.check(json.loads(written)), None)])
     except ValueError:

@@ -220,13 +220,12 @@ def counted(
     rest = [(place, row) for place, row in enumerate(wanted) if not row.of_factors]
     # samples have the same bits whatever is asked beside them, so that a training that goes on reads what it read
     hidden = getattr(log, "hidden", None)
-    queries_alone = hidden is not None and bool(np.asarray(hidden)[events].all())
+    alone = hidden is not None and bool(np.asarray(hidden)[events].all())
     for place, row in enumerate(wanted):
         if row.of_factors:
             columns = (np.asarray(column).astype(np.int64, copy=False) for column in (log.user, log.item, log.time))
             left = prior.scaled_left(row.signal, signals.left[row.signal])
-            scores = factor_scores(*columns, left, row.signal == CLICK, events if queries_alone else None)
-            yield slice(None), [place], (scores if queries_alone else scores[events])[:, None]
+            yield slice(None), [place], factor_scores(*columns, left, row.signal == CLICK, events, alone)[:, None]
     for side in SIDES:
         places = [place for place, row in rest if (row.family == "item") == (side == "item")]
         own = [wanted[place] for place in places]

@@ -66,19 +66,20 @@ def factor_scores(
     left: np.ndarray,
     of_clicks: bool = False,
     events: np.ndarray | None = None,
+    alone: bool = False,
 ) -> np.ndarray:
     """The scores (S,) of some events, or of all, 0 before the first fit and of items that it did not see.
 
     Args:
         user, item, time: (E,) whole numbers. left: (E,) float64, NaN where not known: such an event tells nothing of others.
         of_clicks: whether they are 1 for clicks, all others 0.
-        events: (S,) places; None for all. The scores of few are counted for these alone, and may differ from those of all in their last bits.
+        events: (S,) places; None for all. alone: whether few are counted for themselves, which may differ from those of all in their last bits.
     """
     if not len(left) or (events is not None and not len(events)):
         return np.zeros(0)
     key = _checksum("scores", of_clicks, user, item, time, left)
     scores = _kept(key)
-    if scores is None and events is not None and _FEW * len(events) < len(left):
+    if scores is None and alone and _FEW * len(events) < len(left):
         return _scores(user, item, time, left, of_clicks, events)[events]
     if scores is None:
         scores = _keep(key, _scores(user, item, time, left, of_clicks, np.arange(len(left))))

@@ -383,13 +383,15 @@ def test_factor_scores_of_few_events_are_those_of_all_and_need_no_other_fit(monk
     assert np.abs(whole[late]).min() > 0
     monkeypatch.setattr(factors, "_counted", {})
     for events in (some, late, some)[: 2 + (room == 9000)]:
-        np.testing.assert_allclose(factors.factor_scores(user, item, time, left, events=events), whole[events])
+        np.testing.assert_allclose(
+            factors.factor_scores(user, item, time, left, events=events, alone=True), whole[events]
+        )
         (_, kept), *_ = factors._counted.values()
         assert (sum(fit[-1].nbytes for fit in kept) <= 9000) is (room == 9000)  # the last ones
         monkeypatch.setattr(factors, "_fits_anew", of_all if room == 9000 and events is late else None)
     # a query more tells nothing of the others: their factors are those that are kept
     longer = [np.append(column, last) for column, last in zip((user, item, time, left), (8, 3, 301, np.nan))]
-    (of_query,) = factors.factor_scores(*longer, events=np.array([400]))
+    (of_query,) = factors.factor_scores(*longer, events=np.array([400]), alone=True)
     monkeypatch.setattr(factors, "_fits_anew", of_all)
     np.testing.assert_allclose(of_query, factors.factor_scores(*longer)[400])
     assert factors.factor_scores(user, item, time, left, events=np.arange(0)).shape == (0,)

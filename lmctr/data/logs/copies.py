@@ -11,6 +11,7 @@ from lmctr.utils.ragged import whole_rows
 
 from .log import InteractionLog
 
+_COARSE = 900  # seconds
 _HASHED = 4_000_000  # events, of more of which some stand for all
 _FEWEST, _SHARE = 5, 0.8  # events of two users that are the same, and their share of the fewer ones
 _BEGIN_APART = 0.25  # of the users: where so many begin in seconds of their own, times are no places
@@ -44,6 +45,11 @@ def copied_users(log: InteractionLog, samples: np.ndarray, what: str) -> tuple[s
     )
 
 
+def tells_minutes(log: InteractionLog) -> bool:
+    """Whether times tell more than quarters of an hour, or days."""
+    return bool((log.time % _COARSE).any())
+
+
 def _same_seconds(log: InteractionLog) -> Iterator[_Found]:
     """Two users with the same items and labels in the same seconds.
 
@@ -51,7 +57,7 @@ def _same_seconds(log: InteractionLog) -> Iterator[_Found]:
     two users may do the same.
     """
     begins = np.unique(log.time[log.offsets[:-1][np.diff(log.offsets) > 0]])
-    if not (log.time % 900).any() or len(begins) < _BEGIN_APART * log.num_users:
+    if not tells_minutes(log) or len(begins) < _BEGIN_APART * log.num_users:
         return
     seen, every = log.seen, _every(log)
     hashes, users = [], []

@@ -29,12 +29,11 @@ from lmctr.utils.arrow import is_list, is_number
 from lmctr.utils.ragged import whole_rows
 from lmctr.utils.rows import check_kind
 
-from .copies import copied_users
+from .copies import copied_users, tells_minutes
 from .log import InteractionLog
 from .splits import Splits
 
 _CHUNK = 1 << 20
-_COARSE = 900  # seconds
 _SOON = 3600  # seconds, within which the step of an act before another one lies
 _BACK = 20  # events before a sample, among which that step is looked for
 _SINCE_LAST = ("log_seconds_since_last_event", "user_item_seconds_since_last_event")
@@ -275,7 +274,7 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     Those without one may: a user gives a film several tags in one go. And so may all events where times tell days or hours alone (a quarter of an hour is
     what zones differ by): what a user did twice on a day looks alike.
     """
-    if not (log.time % _COARSE).any():
+    if not tells_minutes(log):
         return []
     columns = [log.user, log.item, log.time, log.label, log.feedback]
     columns += [values for values in (log.scenario, log.weight) if values is not None] + list(

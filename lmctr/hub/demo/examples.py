@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lmctr.data.batches.text import behavior_statistics, feedback_codes
 from lmctr.data.logs.log import InteractionLog
+from lmctr.runs.answers import load_item_statistics
 from lmctr.runs.examples import example_request
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_of
@@ -42,7 +43,7 @@ def kept_examples(path: Path) -> Examples:
 
 def card_example(folder: RunFolder, processor: Any) -> Examples:
     """The example of the model's card, which names no one."""
-    return Examples({"an example": example_request(folder, processor)}, {})
+    return Examples({"an example": example_request(folder, load_item_statistics(folder.path, processor))}, {})
 
 
 def run_examples(folder: RunFolder, processor: Any, count: int) -> Examples:
