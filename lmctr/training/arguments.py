@@ -251,6 +251,30 @@ class CTRTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        self._check_values()
+        self._check_precision()
+        self._check_evaluations()
+        self._check_choices()
+        self._check_embedding_optimizer()
+        self._check_refused()
+        self._set_epochs()
+        self._check_best()
+        self._rename_checkpointing()
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith(LOWER_IS_BETTER)
+        self.load_callbacks()  # an error in a name comes before the training
+        self.report_to = "none" if self.report_to is None else self.report_to
+        self._check_words()
+        super().__post_init__()
+        if self.tf32 is not None:  # transformers sets each value once in a process, and not again
+            torch.backends.fp32_precision = "tf32" if self.tf32 else "ieee"
+        self._check_device()
+        self._check_trackers()
+        self._set_plateau_mode()
+        try_optimizer(self)
+
+    def _check_values(self) -> None:
+        """Types and bounds of single values."""
         for name, least in (("stage1_epochs", 0), ("stage2_epochs", 0), ("length_group_batches", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -285,6 +309,9 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}; 0 leaves these weights as they are"
             )
+
+    def _check_precision(self) -> None:
+        """Whether bfloat16 is wanted, by arguments or launcher, and can be had; `"auto"` is decided where there is a model."""
         # The trial needs the model and a batch: `lmctr train` makes it, and gives the arguments its answer.
         self.chooses_bf16 = self.bf16 == "auto"
         if self.chooses_bf16:
@@ -297,6 +324,9 @@ class CTRTrainingArguments(TrainingArguments):
                 "bf16 is set, but there is no accelerator that computes in bfloat16; leave it out (training.bf16 false in a recipe) to "
                 "train in float32, or set use_cpu too for bfloat16 on the CPU"
             )
+
+    def _check_evaluations(self) -> None:
+        """Epochs, and what needs evaluations."""
         if self.stage1_epochs + self.stage2_epochs < 1:
             raise ValueError("stage1_epochs + stage2_epochs must be at least 1, got 0 + 0: nothing would be trained")
         if self.rolling_origin is not None and self.eval_strategy != "epoch":
@@ -316,6 +346,9 @@ class CTRTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} needs evaluations: set eval_strategy to 'epoch' or 'steps'")
         if self.eval_on_start and self.eval_strategy == "no":
             raise ValueError("eval_on_start needs evaluations: set eval_strategy to 'epoch' or 'steps'")
+
+    def _check_choices(self) -> None:
+        """Choices of a training, each by itself."""
         if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
             raise ValueError(
                 f"ema_decay must lie between 0 and 1, such as 0.999, got {self.ema_decay}; None for no average"
@@ -340,7 +373,9 @@ class CTRTrainingArguments(TrainingArguments):
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "
                 f"{self.train_sampling_strategy!r}"
             )
-        self._check_embedding_optimizer()
+
+    def _check_refused(self) -> None:
+        """Arguments of the parent that have no effect, or a harmful one."""
         for name in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, name):
                 raise ValueError(
@@ -350,7 +385,9 @@ class CTRTrainingArguments(TrainingArguments):
         for name, (default, reason) in REFUSED.items():
             if getattr(self, name) not in (default, None):
                 raise ValueError(f"{name}={getattr(self, name)!r} is not accepted: {reason}")
-        self._set_epochs()
+
+    def _check_best(self) -> None:
+        """The best checkpoint is kept only where it is evaluated and saved."""
         if self.stage2_epochs == 0 or self.eval_strategy == "no":
             # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
             self.load_best_model_at_end = False
@@ -367,15 +404,9 @@ class CTRTrainingArguments(TrainingArguments):
                     f"eval_steps={eval_steps} and save_steps={self.save_steps} must be equal with "
                     "load_best_model_at_end: the best evaluation must have a checkpoint"
                 )
-        self._rename_checkpointing()
-        if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = not self.metric_for_best_model.endswith(LOWER_IS_BETTER)
-        self.load_callbacks()  # an error in a name comes before the training
-        self.report_to = "none" if self.report_to is None else self.report_to
-        self._check_words()
-        super().__post_init__()
-        if self.tf32 is not None:  # transformers sets each value once in a process, and not again
-            torch.backends.fp32_precision = "tf32" if self.tf32 else "ieee"
+
+    def _check_device(self) -> None:
+        """What the device that was found cannot do."""
         wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not wants_cpu:
             raise ValueError(
@@ -391,9 +422,6 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"torch_compile_backend is {self.torch_compile_backend!r}, accepted: {', '.join(compilers)}"
             )
-        self._check_trackers()
-        self._set_plateau_mode()
-        try_optimizer(self)
 
     def _check_words(self) -> None:
         """Words that transformers and torch look up when they are used."""
