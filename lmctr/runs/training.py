@@ -472,8 +472,9 @@ class Training:
         trainer.add_callback(_FirstStep(self.folder))
         total = count_parameters(model)
         trained = total - sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
-        stages = f"{args.stage1_epochs} + " if args.stage1_epochs else ""
-        length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{stages}{args.stage2_epochs} epochs"
+        epochs = f"{args.stage1_epochs} + " * (args.stage1_epochs > 0) + str(args.stage2_epochs)
+        many = f"{epochs} epoch{'s' * (epochs != '1')}"
+        length = many if args.max_steps <= 0 else f"{args.max_steps:,} step{'s' * (args.max_steps > 1)}"
         unit = "samples" if view.training_dataset().rows.ndim == 1 else "rows of samples"
         self.say(
             f"{view.describe_model(model)}: {total:,} parameters, {trained:,} trained; "
