@@ -72,7 +72,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         page_of = places.get(path, path.removeprefix("docs/") if path.startswith(("docs/", "model_cards/")) else None)
         if page_of is not None and files.get_file_from_path(page_of) is not None:
             return f"[{text}]({posixpath.relpath(page_of, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
-        if page_of is None and (ROOT / path).exists():
+        if (page_of is None and (ROOT / path).exists()) or (ROOT / path).is_dir():
             return text if "`" in text else f"`{text}`"
         return match.group()  # broken: the strict build says so
 
@@ -223,8 +223,9 @@ def public_names() -> dict[str, dict[str, Any]]:
 
 
 def classes() -> dict[str, str]:
-    """A page per room and per family, whose names mkdocstrings renders."""
+    """A page per room and per family, whose names mkdocstrings renders, each on the first page that has it."""
     pages, index = {}, ["# Python", "", "Names of `lmctr`, of its rooms, and of each family.", ""]
+    rendered: set[str] = set()
     for page, names in public_names().items():
         lines, plain = [f"# {page}", ""], []
         for name, value in sorted(names.items()):
@@ -233,7 +234,12 @@ def classes() -> dict[str, str]:
                 continue
             if not (value.__doc__ or "").strip():
                 raise UndocumentedError(f"{page}.{name} has no docstring")
-            lines += [f"::: {value.__module__}.{value.__qualname__}", ""]
+            place = f"{value.__module__}.{value.__qualname__}"
+            if place in rendered:
+                plain.append(f"- [`{page}.{name}`][{place}]")
+            else:
+                rendered.add(place)
+                lines += [f"::: {place}", ""]
         pages[f"reference/python/{page}.md"] = "\n".join(lines + plain) + "\n"
         index.append(f"- [`{page}`]({page}.md): {', '.join(f'`{name}`' for name in sorted(names))}")
     return pages | {"reference/python/index.md": "\n".join(index) + "\n"}
