@@ -1,5 +1,6 @@
 """What `lmctr init` makes of exports of analytics tools, shops and apps."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -95,3 +96,24 @@ def test_invoices_are_no_items(tmp_path):
     assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
     stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
     assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"
+
+
+def test_headers_in_another_language(tmp_path):
+    """Stated, as no name of theirs is known: the other kinds of a stated action are read in histories, and titles seen by what they are."""
+    own = table()
+    rng = np.random.default_rng(0)
+    kinds = list(rng.choice(["buy", "pv", "cart", "fav"], ROWS))
+    columns = {"用户": own["user_id"], "商品": own["item_id"], "时间": own["ts"], "行为": kinds}
+    columns |= {
+        "商品名称": [f"椅子 {item}" for item in own["item_id"]],
+        "品牌": [f"b{item % 7}" for item in own["item_id"]],
+    }
+    given = {"user": "用户", "item": "商品", "time": "时间"}
+    guess, log = guessed(tmp_path / "e.csv", columns, given=given | {"label": "行为=buy"})
+    assert guess.schema["columns"]["label"] == {"column": "行为", "equals": "buy"}
+    assert guess.schema["columns"]["feedback"] == "行为"
+    assert log.feedback_names == ("buy", "cart", "fav", "pv")
+    assert guess.title == "商品名称"
+    assert guess.item_categories == ["品牌"]
+    two = columns | {"行为": ["buy" if kind == "buy" else "pv" for kind in kinds]}
+    assert "feedback" not in guessed(tmp_path / "f.csv", two, given=given | {"label": "行为=buy"})[0].schema["columns"]
