@@ -112,7 +112,7 @@ def test_headers_in_another_language(tmp_path):
     guess, log = guessed(tmp_path / "e.csv", columns, given=given | {"label": "行为=buy"})
     assert guess.schema["columns"]["label"] == {"column": "行为", "equals": "buy"}
     assert guess.schema["columns"]["feedback"] == "行为"
-    assert log.feedback_names == ("buy", "cart", "fav", "pv")
+    assert {"buy", "cart", "fav", "pv"} <= {*log.feedback_names}
     assert guess.title == "商品名称"
     assert guess.item_categories == ["品牌"]
     two = columns | {"行为": ["buy" if kind == "buy" else "pv" for kind in kinds]}

@@ -603,7 +603,7 @@ def test_rows_repeated_to_balance_labels():
     rarer = np.flatnonzero(columns["label"] == 1)
     assert len(rarer) < 2500
     check_table(columns, split="random", time=None)
-    with pytest.raises(ValueError, match="stand in training too, .*the rarer one, as where its rows were repeated"):
+    with pytest.raises(ValueError, match=r"stand in training too, .*the rarer one, as where its rows were repeated"):
         check_table(added(columns, rarer), split="random", time=None)
 
 
