@@ -117,3 +117,30 @@ def test_headers_in_another_language(tmp_path):
     assert guess.item_categories == ["品牌"]
     two = columns | {"行为": ["buy" if kind == "buy" else "pv" for kind in kinds]}
     assert "feedback" not in guessed(tmp_path / "f.csv", two, given=given | {"label": "行为=buy"})[0].schema["columns"]
+
+
+def test_answers_that_are_not_known(tmp_path):
+    """NA beside yes and no is no third answer; elsewhere it may be a word."""
+    words = ["ja" if row % 3 else "nein" for row in range(ROWS)]
+    words[::20] = ["NA"] * len(words[::20])
+    lands = [["NA", "DE", "FR"][row % 3] for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(click=None, geklickt=words))
+    assert guess.schema["events"]["na_values"] == ["NA"]
+    assert guess.schema["columns"]["label"] == {
+        "column": "geklickt", "equals": "ja", "otherwise": "nein", "missing": "history",
+    }  # fmt: skip
+    assert len(log.sample_events()) == ROWS - ROWS // 20
+    guess, _ = guessed(tmp_path / "f.csv", table(land=lands))
+    assert "na_values" not in guess.schema["events"]
+
+
+def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):
+    """Of a file parted by semicolons, whose numbers may have one: 00123 and 123 are two customers."""
+    codes = [f"{own:05d}" for own in table()["user_id"]]
+    prices = [f"{row % 9},5" for row in range(ROWS)]
+    file = write(tmp_path / "e.csv", clicks(kunde=codes, preis=prices), ";")
+    fields = {field["name"]: field for field in guess_table(file).schema["fields"]}
+    assert fields["kunde"]["type"] == "categorical"
+    assert fields["kunde"]["value_type"] == "text"
+    assert fields["preis"]["type"] == "numeric"
+    assert guess_table(file).schema["events"]["decimal"] == ","
