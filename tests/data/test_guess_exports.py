@@ -132,6 +132,13 @@ def test_answers_that_are_not_known(tmp_path):
     assert len(log.sample_events()) == ROWS - ROWS // 20
     guess, _ = guessed(tmp_path / "f.csv", table(land=lands))
     assert "na_values" not in guess.schema["events"]
+    file = write(tmp_path / "g.jsonl", table(click=None, geklickt=words))  # in which only null is missing
+    with pytest.raises(
+        NotToldError, match=r"\(NA, ja, nein\), none of which is known to be a click; state it: --label geklickt=ja"
+    ):
+        guess_log(file)
+    stated = guess_log(file, given={"label": "geklickt=ja"})
+    assert "as stated: no clicks are 'NA', 'nein', 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
 
 
 def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):

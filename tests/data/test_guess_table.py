@@ -121,7 +121,7 @@ def test_a_table_of_clicks(tmp_path):
         "slot": codes,
         "browser": codes | {"value_type": "text"},
         "topics": {"type": "multi_value", "separator": "|"},
-        "advertiser_id": {"type": "categorical", "min_count": 2},
+        "advertiser_id": codes | {"value_type": "text"},
     }
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
     assert left == {

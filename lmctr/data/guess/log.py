@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
+from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
@@ -401,9 +402,10 @@ class _LogGuesser(Guesser):
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
         if chosen is None:
+            likely = next((word for word in words if word.strip().lower() in POSITIVE_WORDS), words[0])
             raise NotToldError(
                 f"{self.events.path}: column {name!r} tells what happened ({', '.join(words)}), none of which is known to be a click; "
-                f"state it: --label {shlex.quote(f'{name}={words[0]}')}",
+                f"state it: --label {shlex.quote(f'{name}={likely}')}",
                 "--label",
             )
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")

@@ -223,8 +223,10 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
             values = values.cast(pa.float64())
         if is_text(values.type):
             found = pc.unique(values.drop_null()).to_pylist()[:10_000]
-            words = {word for word in found if word in _MISSING or word in missing or word.isspace()}
-            words |= _unanswered(found)
+            words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(
+                found
+            )
+            words = words if kind in ("csv", "tsv") else set()  # others say themselves what is missing
             values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)
             missing |= words
             comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
