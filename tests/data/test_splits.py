@@ -102,9 +102,11 @@ def test_bad_arguments(keywords, message):
 
 def test_parts_that_would_be_empty():
     with pytest.raises(
-        ValueError, match=r"leaves the part 'validation' empty \(20 samples at 1 times, .*\). .* or the rule 'user'"
+        ValueError, match=r"leaves the part 'validation' empty \(20 samples at 1 times, .*\). .* they are a table"
     ):
         split_log(make([5] * 20))
+    with pytest.raises(ValueError, match=r"at 2 times, .*Use other fractions, the rule 'user'"):
+        split_log(make([5, 6] * 10))
     with pytest.raises(ValueError, match="empty"):
         split_log(make(np.arange(20), users=["one"] * 20), "user")
     with pytest.raises(ValueError, match="no event has a label"):

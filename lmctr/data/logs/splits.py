@@ -228,8 +228,11 @@ def _require(splits: Splits, shares: tuple[float, float, float], log: Interactio
     for (name, events), share in zip(splits.items(), shares):
         if share > 0 and not len(events):
             samples = log.sample_events()
-            other = ", or the rule 'user' (data.split: user)" if splits.rule == "time" else ""
+            seconds = len(np.unique(log.time[samples]))
+            advice = "Use other fractions, the rule 'user' (data.split: user) or a larger log."
+            if seconds == 1:  # which users have as well
+                advice = "Rows of one time have no histories: they are a table (lmctr init FILE --kind table)."
             raise ValueError(
                 f"log {log.info.name!r}: the rule {splits.rule!r} with fractions {list(shares)} leaves the part {name!r} empty "
-                f"({len(samples):,} samples at {len(np.unique(log.time[samples])):,} times, {log.num_users:,} users). Use other fractions{other}, or a larger log."
+                f"({len(samples):,} samples at {seconds:,} times, {log.num_users:,} users). {advice}"
             )
