@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, guessed, table, write
 
-from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.guess.found import NotToldError
 
 
@@ -151,3 +151,22 @@ def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):
     assert fields["kunde"]["value_type"] == "text"
     assert fields["preis"]["type"] == "numeric"
     assert guess_table(file).schema["events"]["decimal"] == ","
+
+
+def test_sessions_of_a_shop_whose_items_are_called_otherwise(tmp_path):
+    """As OTTO's, taken apart; where no name tells the item, the error says so beside what a table lacks."""
+    kinds = [["clicks", "carts", "orders"][row % 3] for row in range(ROWS)]
+    own = table(user_id=None, item_id=None, click=None)
+    columns = {
+        "session": table()["user_id"],
+        "aid": [row * 7 // 2 for row in range(ROWS)],
+        "ts": own["ts"],
+        "type": kinds,
+    }
+    schema = guessed(tmp_path / "e.jsonl", columns)[0].schema["columns"]
+    assert (schema["user"], schema["item"], schema["feedback"]) == ("session", "aid", "type")
+    assert schema["label"] == {"column": "type", "equals": "orders"}  # all three are clicks
+    columns["thing"] = columns.pop("aid")
+    write(tmp_path / "f.jsonl", columns)
+    with pytest.raises(NotToldError, match=r"No log either: no column looks like the item"):
+        guess_files(tmp_path / "f.jsonl")

@@ -398,7 +398,10 @@ class _LogGuesser(Guesser):
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))
-        chosen = next((word for action in _ACTIONS for word in words if _action(word) == action), None)
+        known = [word for action in _ACTIONS for word in words if _action(word) == action]
+        # of clicks, carts and orders all are clicks: the others tell more
+        deeper = [word for word in known if not _action(word).startswith("click")] if len(known) == len(words) else []
+        chosen = next(iter(deeper or known), None)
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
         if chosen is None:

@@ -33,7 +33,7 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
     "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session",
-    "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
+    "item": "itemid item aid productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
     "problemid problemname questionid exerciseid quizid lexemeid skillid courseid stockcode isbn ean upc",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",

@@ -85,7 +85,7 @@ def guess_files(
         try:
             guess = guess_table(files[0], given, *files[1:])
         except NotToldError as other:
-            if not is_like_a_log:
+            if not (is_like_a_log or (files[0].called("user") and files[0].called("time"))):
                 raise
             raise NotToldError(f"{other} No log either: {why}.", *other.options) from None
         guess.lacks = tuple(option.removeprefix("--") for option in error.options)
