@@ -509,7 +509,8 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         schema = read_schema(path)
         keys, file = schema.columns, schema.events.model_dump()
     elif "columns" in data["options"]:
-        keys, file = parse_schema({"columns": data["options"]["columns"]}).columns, data["options"]
+        file = data["options"]
+        keys = parse_schema({key: file[key] for key in ("columns", "negatives") if key in file}).columns
     else:
         return None
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
