@@ -38,6 +38,7 @@ def plot_curves(
         axes.plot(steps, values, color=colours[name], linewidth=1.5, marker="o" if len(steps) < 40 else "", label=name)
     axes.set(xlabel="step", ylabel=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.ticklabel_format(axis="y", useOffset=False)  # 0.9984, not 8 and a sum above
     plain_axes(axes)
     if len(runs) > 1:
         axes.legend(fontsize=8, frameon=False)

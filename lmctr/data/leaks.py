@@ -35,6 +35,7 @@ _FEWEST_OF_CLASS = 50  # held-out rows of each label, likewise
 _COPY = 256  # values, up to which a category may be a noisy copy of the label; one of more has users or items, some of whom click always
 _CASES = 32  # values, above which each may be a case of its own
 _OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
+_OF_RARER = 0.5  # of the held-out rows of the rarer label, above which copies are repeats all the same: rows repeated to balance labels
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
 _LOOKED_AT = 20_000  # rows
@@ -281,11 +282,14 @@ def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, he
         return []
     place = np.minimum(np.searchsorted(distinct, hashes[held]), len(distinct) - 1)
     twin = distinct[place] == hashes[held]
-    count, positive = int(twin.sum()), int((labels[held[twin]] > 0).sum())
-    if count < max(10, 0.005 * len(held)) or min(positive, count - positive) < _OF_EACH:
+    is_positive = labels[held] > 0
+    rate = float(is_positive.mean())
+    is_rarer = is_positive if rate <= 0.5 else ~is_positive
+    count, rarer = int(twin.sum()), int((is_rarer & twin).sum())
+    is_balanced = bool(rarer > _OF_RARER * is_rarer.sum() and count - rarer < _OF_EACH)
+    if count < max(10, 0.005 * len(held)) or (min(rarer, count - rarer) < _OF_EACH and not is_balanced):
         return []
     agree = float(np.mean(labels[train[first[place[twin]]]] == labels[held[twin]]))
-    rate = float(np.mean(labels[held] > 0))
     by_chance = rate**2 + (1 - rate) ** 2
     if agree < max(0.99, by_chance + 0.5 * (1 - by_chance)):
         return []
@@ -293,8 +297,10 @@ def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, he
         Finding(
             "duplicates",
             "",
-            f"{count:,} of {len(held):,} rows of validation and test stand in training too, {agree:.1%} of them with the same label, the "
-            f"first is row {int(held[np.argmax(twin)]) + 1}",
+            f"{count:,} of {len(held):,} rows of validation and test stand in training too, the first is row {int(held[np.argmax(twin)]) + 1}; "
+            f"{agree:.1%} of them with the same label"
+            + ", the rarer one, as where its rows were repeated to balance labels: drop the copies"
+            * is_balanced,
         )
     ]
 

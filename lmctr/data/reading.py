@@ -30,10 +30,9 @@ from lmctr.utils.suggest import first_listed, first_quoted
 from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 from .tables.arrays import array_of
 
-# that other programs can save as tables of text
-_SAVED = (".xlsx", ".xls", ".ods")
 # that pandas reads, and by which function
 _OF_PANDAS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel"),
     **dict.fromkeys((".feather", ".ftr", ".arrow"), "read_feather"),
     **dict.fromkeys((".pkl", ".pickle"), "read_pickle"),
     **{".orc": "read_orc", ".h5": "read_hdf", ".hdf5": "read_hdf", ".dta": "read_stata", ".sas7bdat": "read_sas"},
@@ -120,11 +119,11 @@ def format_of(path: Path, given: str | None = None) -> str:
     if suffix.lower() not in FORMATS:
         if (reads := _OF_PANDAS.get(suffix.lower())) is not None:
             raise ValueError(
-                f"{path}: {suffix} files are not read; write it as Parquet: pandas.{reads}({str(path)!r}).to_parquet({str(path.with_suffix('.parquet'))!r})"
+                f"{path}: {suffix} files are not read; save it as CSV, or write it as Parquet: pandas.{reads}({str(path)!r}).to_parquet({str(path.with_suffix('.parquet'))!r})"
             )
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
-            f"(CSV, TSV and JSON lines may end in .gz too), {'save the table as CSV' if suffix.lower() in _SAVED else 'or set `format`'}; "
+            f"(CSV, TSV and JSON lines may end in .gz too), or set `format`; "
             f"of LIBSVM's or libffm's lines {_CONVERT} makes a table."
         )
     return FORMATS[suffix.lower()]

@@ -140,6 +140,11 @@ def evaluate(
         view.open(processor, (split,), RunContext(folder.path))
         for warning in view.unknown_warnings(split, folder.unknown_shares(), allow_unknown):
             logger.warning(warning)
+        sizes = {part: view.num_samples(part) for part in PARTS}
+        known = ((folder.data() or {}).get("counts") or {}).get("samples")
+        if {"data.name", "data.path", "data.options"} & {*dict(overrides)} and known not in (None, sizes):
+            told = "measured on %s of the %s samples of other data than the run's: the part that their split calls %s, others not; run.predict scores all"
+            logger.warning(told, f"{sizes[split]:,}", f"{sum(sizes.values()):,}", split)
         trainer = CTRTrainer(
             model=model,
             args=arguments,

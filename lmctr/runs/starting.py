@@ -79,7 +79,12 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     is_large = guess.events.rows > LARGE
     if is_table:
         lacks = f"no {' and no '.join(guess.lacks)}: " if guess.lacks else ""
-        say(f"{lacks}rows of a table, which tabular families read")
+        stated = (
+            f" (where a column holds them: {' '.join(f'--{role} COLUMN' for role in guess.lacks)})"
+            if guess.lacks
+            else ""
+        )
+        say(f"{lacks}rows of a table, which tabular families read{stated}")
     elif not is_large:
         try:
             say(_checked(folder / "schema.yaml"))

@@ -66,8 +66,12 @@ def verdict(
     way = "level with" if abs(ahead) < _LEVEL else f"{abs(ahead):.3f} {'above' if ahead > 0 else 'below'}"
     is_other = ahead + gap >= _LEVEL  # of the two baselines
     other = f"; on test the strongest, {best.replace('_', ' ')}, is {way} the model" if is_other else ""
+    where = " on validation" if other else ""
+    if (entropy := test.get("normalized_entropy", 0.0)) >= 1:
+        other += (
+            f"; the constant click rate of test has a log loss that is no higher than the model's (NE {entropy:.4f})"
+        )
     if gap > -_LEVEL:
-        where = " on validation" if other else ""
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:
             other += f"; the model's log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"

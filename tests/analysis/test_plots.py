@@ -243,3 +243,15 @@ def test_a_run_has_one_colour_in_all_pictures_of_a_report(tmp_path, monkeypatch)
     one, other, third = (next(line for line in figure.axes[0].lines if line.get_marker() == "o") for figure in kept)
     assert one.get_color() != other.get_color() == third.get_color()
     assert [tick for tick in kept[0].axes[0].get_xticks() if tick % 1] == []  # of a single step too
+
+
+def test_a_curve_says_its_values_whole(tmp_path, monkeypatch):
+    """An AUC that hardly moves is not a small number and a sum above the axis."""
+    kept = []
+    monkeypatch.setattr(plots_report, "save_figure", lambda figure, path: kept.append(figure) or path)
+    plots_report.plot_curves({"a": ([87, 174], [0.99842, 0.998412])}, tmp_path / "a.png", "AUC")
+    (axes,) = kept[0].axes
+    kept[0].canvas.draw()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert axes.yaxis.get_offset_text().get_text() == ""
+    assert all(label.startswith("0.998") for label in labels)

@@ -1,11 +1,12 @@
 """What `lmctr init` makes of exports of analytics tools, shops and apps."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, guessed, table, write
 
-from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.guess.found import NotToldError
 
 
@@ -95,3 +96,77 @@ def test_invoices_are_no_items(tmp_path):
     assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
     stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
     assert guessed(tmp_path / "g.csv", stocks)[0].schema["columns"]["item"] == "StockCode"
+
+
+def test_headers_in_another_language(tmp_path):
+    """Stated, as no name of theirs is known: the other kinds of a stated action are read in histories, and titles seen by what they are."""
+    own = table()
+    rng = np.random.default_rng(0)
+    kinds = list(rng.choice(["buy", "pv", "cart", "fav"], ROWS))
+    columns = {"用户": own["user_id"], "商品": own["item_id"], "时间": own["ts"], "行为": kinds}
+    columns |= {
+        "商品名称": [f"椅子 {item}" for item in own["item_id"]],
+        "品牌": [f"b{item % 7}" for item in own["item_id"]],
+    }
+    given = {"user": "用户", "item": "商品", "time": "时间"}
+    guess, log = guessed(tmp_path / "e.csv", columns, given=given | {"label": "行为=buy"})
+    assert guess.schema["columns"]["label"] == {"column": "行为", "equals": "buy"}
+    assert guess.schema["columns"]["feedback"] == "行为"
+    assert {"buy", "cart", "fav", "pv"} <= {*log.feedback_names}
+    assert guess.title == "商品名称"
+    assert guess.item_categories == ["品牌"]
+    two = columns | {"行为": ["buy" if kind == "buy" else "pv" for kind in kinds]}
+    assert "feedback" not in guessed(tmp_path / "f.csv", two, given=given | {"label": "行为=buy"})[0].schema["columns"]
+
+
+def test_answers_that_are_not_known(tmp_path):
+    """NA beside yes and no is no third answer; elsewhere it may be a word."""
+    words = ["ja" if row % 3 else "nein" for row in range(ROWS)]
+    words[::20] = ["NA"] * len(words[::20])
+    lands = [["NA", "DE", "FR"][row % 3] for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(click=None, geklickt=words))
+    assert guess.schema["events"]["na_values"] == ["NA"]
+    assert guess.schema["columns"]["label"] == {
+        "column": "geklickt", "equals": "ja", "otherwise": "nein", "missing": "history",
+    }  # fmt: skip
+    assert len(log.sample_events()) == ROWS - ROWS // 20
+    guess, _ = guessed(tmp_path / "f.csv", table(land=lands))
+    assert "na_values" not in guess.schema["events"]
+    file = write(tmp_path / "g.jsonl", table(click=None, geklickt=words))  # in which only null is missing
+    with pytest.raises(
+        NotToldError, match=r"\(NA, ja, nein\), none of which is known to be a click; state it: --label geklickt=ja"
+    ):
+        guess_log(file, given={"label": "geklickt"})
+    stated = guess_log(file, given={"label": "geklickt=ja"})
+    assert "as stated: no clicks are 'NA', 'nein', 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
+
+
+def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):
+    """Of a file parted by semicolons, whose numbers may have one: 00123 and 123 are two customers."""
+    codes = [f"{own:05d}" for own in table()["user_id"]]
+    prices = [f"{row % 9},5" for row in range(ROWS)]
+    file = write(tmp_path / "e.csv", clicks(kunde=codes, preis=prices), ";")
+    fields = {field["name"]: field for field in guess_table(file).schema["fields"]}
+    assert fields["kunde"]["type"] == "categorical"
+    assert fields["kunde"]["value_type"] == "text"
+    assert fields["preis"]["type"] == "numeric"
+    assert guess_table(file).schema["events"]["decimal"] == ","
+
+
+def test_sessions_of_a_shop_whose_items_are_called_otherwise(tmp_path):
+    """As OTTO's, taken apart; where no name tells the item, the error says so beside what a table lacks."""
+    kinds = [["clicks", "carts", "orders"][row % 3] for row in range(ROWS)]
+    own = table(user_id=None, item_id=None, click=None)
+    columns = {
+        "session": table()["user_id"],
+        "aid": [row * 7 // 2 for row in range(ROWS)],
+        "ts": own["ts"],
+        "type": kinds,
+    }
+    schema = guessed(tmp_path / "e.jsonl", columns)[0].schema["columns"]
+    assert (schema["user"], schema["item"], schema["feedback"]) == ("session", "aid", "type")
+    assert schema["label"] == {"column": "type", "equals": "orders"}  # all three are clicks
+    columns["thing"] = columns.pop("aid")
+    write(tmp_path / "f.jsonl", columns)
+    with pytest.raises(NotToldError, match=r"No log either: no column looks like the item"):
+        guess_files(tmp_path / "f.jsonl")

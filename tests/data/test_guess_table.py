@@ -121,7 +121,7 @@ def test_a_table_of_clicks(tmp_path):
         "slot": codes,
         "browser": codes | {"value_type": "text"},
         "topics": {"type": "multi_value", "separator": "|"},
-        "advertiser_id": {"type": "categorical", "min_count": 2},
+        "advertiser_id": codes | {"value_type": "text"},
     }
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
     assert left == {
@@ -609,3 +609,13 @@ def test_labels_that_are_nan_are_not_known(tmp_path):
     assert guess.schema["label"] == {"column": "clicked", "missing": "drop"}
     says = next(entry.why for entry in guess.guesses if entry.role == "label")
     assert says == f"two values, 1.0 in 66.7% of the rows; {ROWS // 4} rows without a value are left out"
+
+
+@pytest.mark.parametrize(("days", "time"), [(1, None), (2, None), (3, "date")])
+def test_too_few_times_part_no_rows(tmp_path, days, time):
+    """An export of one day: parted by its time, validation and test would be empty."""
+    own = [f"2024-03-{1 + row * days // ROWS:02d}" for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(date=own)))
+    assert guess.schema.get("time") == time
+    assert any(one.why.startswith("too few times") for one in guess.guesses) == (time is None)
+    assert "date" not in {field["name"] for field in guess.schema["fields"]}

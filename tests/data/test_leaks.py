@@ -597,6 +597,16 @@ def test_copies_of_one_label_are_no_leak(label):
     check_table(added(columns, alike), split="rows", time=None)
 
 
+def test_rows_repeated_to_balance_labels():
+    """A file whose rarer label was repeated before it came here: parted at random, copies stand on both sides."""
+    columns = table()
+    rarer = np.flatnonzero(columns["label"] == 1)
+    assert len(rarer) < 2500
+    check_table(columns, split="random", time=None)
+    with pytest.raises(ValueError, match=r"stand in training too, .*the rarer one, as where its rows were repeated"):
+        check_table(added(columns, rarer), split="random", time=None)
+
+
 def test_what_is_allowed_says_why():
     columns = table(clicked=table()["label"])
     fields = [*FIELDS, {"name": "clicked", "type": "categorical"}]

@@ -4,6 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lmctr.data import InteractionLog, split_log
+from lmctr.data.logs.splits import time_cuts
 
 
 def make(times, users=None, labels=None):
@@ -100,8 +101,12 @@ def test_bad_arguments(keywords, message):
 
 
 def test_parts_that_would_be_empty():
-    with pytest.raises(ValueError, match="leaves the part 'validation' empty"):
+    with pytest.raises(
+        ValueError, match=r"leaves the part 'validation' empty \(20 samples at 1 times, .*\). .* they are a table"
+    ):
         split_log(make([5] * 20))
+    with pytest.raises(ValueError, match=r"at 2 times, .*Use other fractions, the rule 'user'"):
+        split_log(make([5, 6] * 10))
     with pytest.raises(ValueError, match="empty"):
         split_log(make(np.arange(20), users=["one"] * 20), "user")
     with pytest.raises(ValueError, match="no event has a label"):
@@ -122,3 +127,19 @@ def test_events_before_since_are_in_no_part(rule):
         ValueError, match="since: got 100, accepted: a unix second up to 99, the time of the newest sample"
     ):
         split_log(log, since=100)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares", "expected"),
+    [
+        ([50, 10, 40], (0.8, 0.1, 0.1), [50, 60]),  # the last day alone is more than validation and test
+        ([5, 20, 5, 70], (0.8, 0.1, 0.1), [25, 30]),
+        ([90, 5, 5], (0.4, 0.3, 0.3), [90, 95]),  # and the first one more than training
+        ([10, 90], (0.9, 0.0, 0.1), [10, 10]),
+        ([10, 90], (0.9, 0.1, 0.0), [10, 100]),
+        ([50, 50], (0.8, 0.1, 0.1), [100, 100]),  # too few days: the test stays empty, which is refused
+        ([80, 10, 10], (0.8, 0.1, 0.1), [80, 90]),
+    ],
+)
+def test_a_day_that_holds_more_than_a_part(sizes, shares, expected):
+    assert time_cuts(np.repeat(np.arange(len(sizes)) * 86_400, sizes), shares) == expected

@@ -408,11 +408,11 @@ def test_bad_parquet_and_json(tmp_path):
     (tmp_path / "e.npy").write_text("x")
     with pytest.raises(ValueError, match=r"the format cannot be told from the extension '\.npy'"):
         load_log(schema_file(tmp_path, "e.npy"))
-    (tmp_path / "e.feather").write_text("x")
-    with pytest.raises(
-        ValueError, match=r"write it as Parquet: pandas\.read_feather\('.*e\.feather'\)\.to_parquet\('.*e\.parquet'\)"
-    ):
-        load_log(schema_file(tmp_path, "e.feather"))
+    for name, reader in (("e.feather", "read_feather"), ("e.xlsx", "read_excel")):
+        (tmp_path / name).write_text("x")
+        told = rf"save it as CSV, or write it as Parquet: pandas\.{reader}\('.*{name}'\)\.to_parquet\('.*e\.parquet'\)"
+        with pytest.raises(ValueError, match=told):
+            load_log(schema_file(tmp_path, name))
 
 
 COLUMNS = "{user: customer, item: product, time: ts, label: clicked}"

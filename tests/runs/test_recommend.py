@@ -504,3 +504,31 @@ def test_an_item_without_a_finite_score_is_no_item_of_a_list(runs):
     rows = [{"who": 103, "what": what, "at": LATER, "place": "home"} for what in ("i3", "i7")]
     with pytest.raises(ValueError, match=r"row 2 gets no finite score"):
         run.predict(pd.DataFrame(rows))
+
+
+def test_a_run_of_a_file_of_clicks_alone(tmp_path, monkeypatch, capsys):
+    """`lmctr train FILE --negatives 2` writes no schema: scores and lists are made by what the run says of its file."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    time = np.sort(rng.choice(900_000, 600, replace=False)) + 1_700_000_000
+    plays = pd.DataFrame({"user": rng.integers(0, 30, 600), "item": rng.integers(0, 20, 600), "time": time})
+    plays.to_csv("plays.csv", index=False)
+    short = [
+        "--training.epochs",
+        "1",
+        "--training.use_cpu",
+        "true",
+        "--data.baselines",
+        "false",
+        "--data.statistics",
+        "basic",
+    ]
+    train = ["train", "plays.csv", "--model", "din", "--negatives", "2", "--output-dir", "run", *short]
+    assert main([*train, "--training.boosting_share", "0"]) == 0
+    assert main(["predict", "run", "--input", "plays.csv", "--output", "scores.csv"]) == 0
+    assert len(pd.read_csv("scores.csv")) == 600
+    assert main(["recommend", "run", "--top", "2", "--seen", "--output", "best.csv"]) == 0
+    assert pd.read_csv("best.csv").groupby("user").size().tolist() == [2] * plays.user.nunique()
+    assert main(["analyze", "next", "run", "--seen", "--num-users", "5"]) == 0
+    capsys.readouterr()
+    assert len(lmctr.runs.load("run").predict(plays.tail(3))) == 3

@@ -290,3 +290,26 @@ def test_scenarios_of_digits_are_names_where_the_schema_names_none(rows, tmp_pat
     rows.astype({"page": int}).to_parquet(tmp_path / "rows.parquet")
     for name in ("csv", "parquet"):
         np.testing.assert_array_equal(other.predict(tmp_path / f"rows.{name}"), expected)
+
+
+def test_one_bad_number_with_a_decimal_comma_is_one_row(rows, tmp_path, capsys):
+    """Beside it the others of the column, which are texts for its sake, stay the numbers that they are."""
+    write_log(tmp_path)
+    log = pd.read_csv(tmp_path / "clicks.csv")
+    log.assign(place=log.place + 0.5).to_csv(tmp_path / "clicks.csv", sep=";", decimal=",", index=False)
+    schema = {"events": {"path": "clicks.csv", "delimiter": ";", "decimal": ","}, "columns": COLUMNS}
+    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    data = {"name": str(tmp_path / "schema.yaml"), "statistics": ["context"], "baselines": False}
+    recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": {"epochs": 1, "use_cpu": True}}
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    texts = rows.assign(place=[f"{place},5" for place in rows.place])
+    assert predict(run, tmp_path, texts) == 0
+    whole = pd.read_csv(tmp_path / "out.csv")
+    texts.loc[7, "place"] = "1.234,50"
+    capsys.readouterr()
+    assert predict(run, tmp_path, texts) == 2
+    assert "type double there, which this is not (row 8: '1.234,50')" in capsys.readouterr().err
+    assert predict(run, tmp_path, texts, "--on-error", "skip") == 0
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert found.logit.isna().to_numpy().nonzero()[0].tolist() == [7]
+    np.testing.assert_allclose(found.logit.drop(7), whole.logit.drop(7), rtol=1e-5)

@@ -35,7 +35,7 @@ def clicks(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
+def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys, caplog):
     assert main(["init", "clicks.csv", "--yes"]) == 0
     told = capsys.readouterr().out
     assert "\nno time: rows of a table" in told
@@ -51,6 +51,15 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert main(["evaluate", "exp:2", "--predictions", "own:scores.parquet"]) == 0
     assert main(["predict", "runs/one", "--input", "clicks.csv", "--output", "scores.csv"]) == 0
     assert len((clicks / "scores.csv").read_text().splitlines()) == ROWS + 1
+    capsys.readouterr()
+    shutil.copy("clicks.csv", "same.csv")
+    (clicks / "new.csv").write_text("\n".join((clicks / "clicks.csv").read_text().splitlines()[:301]) + "\n")
+    assert main(["evaluate", "runs/one", "--data.path", "same.csv"]) == 0
+    assert "measured on" not in caplog.text
+    assert main(["evaluate", "runs/one", "--data.path", "new.csv"]) == 0
+    assert re.search(r"measured on \d\d of the 300 samples of other data than the run's", caplog.text)
+    assert main(["evaluate", "runs/one", "--data.path", "absent.csv"]) == 2
+    assert "absent.csv: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["deepfm", "din"])

@@ -185,3 +185,11 @@ def test_what_no_difference_can_be_tested_on():
         assert difference_test(predictions.set_column(1, "label", pa.array(labels)), events, scores) is None
     some = predictions.set_column(1, "label", pa.array(np.r_[label[:30], np.full(30, -100)].astype(np.int8)))
     assert difference_test(some, events, scores).num_pairs == 30
+
+
+@pytest.mark.parametrize(("entropy", "told"), [(0.9999, False), (1.0067, True)])
+def test_a_model_that_says_no_more_than_a_constant_does(entropy, told):
+    found = result(0.51, counting=0.49)
+    found["split metrics"]["test"]["normalized_entropy"] = entropy
+    assert ("no higher than the model's (NE 1.0067)" in verdict(found, {})) == told
+    assert verdict(found, {}).startswith("above counting, the strongest baseline, by 0.020 AUC")

@@ -104,7 +104,8 @@ class Guesser:
     def _take(self, role: str, column: str = "", why: str = "", sure: bool = True) -> str:
         """Settle a column, the stated one of a role that is stated; one that is not sure is asked about."""
         if role in self.given:
-            column, why, sure = self.given[role], "as stated", True
+            why = f"as stated: {why}" if why and column == self.given[role] else "as stated"
+            column, sure = self.given[role], True
         elif not sure and self.ask is not None:
             column = self.ask(
                 f"which column is the {role}?", [column, *(name for name in self.left if name != column)], column
@@ -336,8 +337,11 @@ class Guesser:
         return f"; {count:,} rows without a value {what[self.missing]}" if count else ""
 
     def _rate(self, name: str, yes: list[Any]) -> str:
-        share = pc.mean(pc.equal(self.events.values(name), pa.scalar(yes[0])).cast(pa.int8())).as_py()
-        return f"two values, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
+        values = self.events.values(name)
+        share = pc.mean(pc.equal(values, pa.scalar(yes[0])).cast(pa.int8())).as_py()
+        others = [word for word in pc.unique(values).to_pylist() if word != yes[0]]
+        of = "two values" if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)}"
+        return f"{of}, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
         """(R,) float, 1 where the label is positive, NaN where it is not known. Raises `NotToldError` where all that are known are alike."""

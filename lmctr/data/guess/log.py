@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
+from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
@@ -50,6 +51,10 @@ _OTHER_ACTIONS = {
     "dislike", "fav", "favorite", "favourite", "impression", "pageview", "page_view", "play", "pv", "remove_from_cart", "removefromcart", "search",
     "skip", "view", "viewed", "wishlist",
 }  # fmt: skip
+_FEWEST_TITLES, _ONE_EACH = (
+    20,
+    0.9,
+)  # items, and texts for each, from which on those with blanks are titles, whatever they are called
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
 _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
@@ -344,6 +349,13 @@ class _LogGuesser(Guesser):
             sure = labels[0] in named["label"] or (is_last and len(binary) == 1)
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
+            if (
+                self.click is not None
+                and 2 < self.events.distinct[name] <= 20
+                and is_text(self.events.table[name].type)
+            ):
+                self.columns["feedback"] = name  # which of the other values it was, histories may read
+                self._say("feedback", name, f"{self.events.distinct[name]} kinds, read in histories")
             others = [n for n in dict.fromkeys(named["label"]) if n in binary and n != name]
             for other in others:  # told later than the label, so no context
                 self._take("extra label", other, "another reaction: to predict, not to read")
@@ -386,13 +398,17 @@ class _LogGuesser(Guesser):
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))
-        chosen = next((word for action in _ACTIONS for word in words if _action(word) == action), None)
+        known = [word for action in _ACTIONS for word in words if _action(word) == action]
+        # of clicks, carts and orders all are clicks: the others tell more
+        deeper = [word for word in known if not _action(word).startswith("click")] if len(known) == len(words) else []
+        chosen = next(iter(deeper or known), None)
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
         if chosen is None:
+            likely = next((word for word in words if word.strip().lower() in POSITIVE_WORDS), words[0])
             raise NotToldError(
                 f"{self.events.path}: column {name!r} tells what happened ({', '.join(words)}), none of which is known to be a click; "
-                f"state it: --label {shlex.quote(f'{name}={words[0]}')}",
+                f"state it: --label {shlex.quote(f'{name}={likely}')}",
                 "--label",
             )
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")
@@ -511,7 +527,7 @@ class _LogGuesser(Guesser):
                 else:
                     amounts = self._amounts(values, plain)
                     why = f"{distinct:,} categories{amounts}" if category else f"texts{amounts}"
-                    if not amounts and (not category or self._is_title(what, column, distinct, len(values))):
+                    if not amounts and (not category or self._is_title(what, column, values)):
                         lengths = pc.utf8_length(values)
                         texts[name], longest[name] = pc.mean(lengths).as_py(), pc.max(lengths).as_py()
             elif (
@@ -557,12 +573,14 @@ class _LogGuesser(Guesser):
                 self._say("items not in prompt", ", ".join(texts), read)
         return list(described) if all(name == spec for name, spec in described.items()) else described
 
-    def _is_title(self, what: str, column: str, distinct: int, rows: int) -> bool:
-        """Whether few texts are titles by their column's name: by all of it, or by its end where items mostly have one each."""
+    def _is_title(self, what: str, column: str, values: pa.Array) -> bool:
+        """Whether few texts are titles: by their column's name, by its end where items mostly have one each, by blanks where (almost) all have."""
         if column.lower().replace("_", "") in _TITLES:
             return True
-        items = min(rows, self.events.distinct[self.columns["item"]]) if what == "item" else 0
-        return what == "item" and words_of(column)[-1] in _ENDS_OF_TITLES and distinct > items / 2
+        items = min(len(values), self.events.distinct[self.columns["item"]])
+        share = pc.count_distinct(values).as_py() / items if what == "item" else 0.0
+        ends = not {*words_of(column)[-1:]}.isdisjoint(_ENDS_OF_TITLES)
+        return (ends and share > 0.5) or (items > _FEWEST_TITLES and share > _ONE_EACH and _have_blanks(values))
 
     def _own_name(self, what: str, column: str, others: list[str]) -> tuple[str, str]:
         """What a log calls a column, beside all others that its samples as a table have, and what is said of a name that is not the column's."""

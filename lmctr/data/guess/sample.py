@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files, with_held
@@ -32,7 +33,7 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
     "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session",
-    "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
+    "item": "itemid item aid productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
     "problemid problemname questionid exerciseid quizid lexemeid skillid courseid stockcode isbn ean upc",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
@@ -222,11 +223,15 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
             values = values.cast(pa.float64())
         if is_text(values.type):
             found = pc.unique(values.drop_null()).to_pylist()[:10_000]
-            words = {word for word in found if word in _MISSING or word.isspace()}
+            words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(
+                found
+            )
+            words = words if kind in ("csv", "tsv") else set()  # others say themselves what is missing
             values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)
             missing |= words
             comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
-            decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
+            comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
+            decimal = "," if comma else decimal
             if comma or (words and _all_match(values, f"^{_NUMBER}$")):
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = without_empty(values)  # NaN too
@@ -308,6 +313,13 @@ def _texts(path: Path, columns: Sequence[str], **reading: Any) -> pa.Table:
         return pa.table({})
     rows = next(stream_file(path, dict.fromkeys(columns, "text"), block_size=_BYTES, **reading)).table
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+def _unanswered(found: Sequence[str]) -> set[str]:
+    """NA and the like, where a column's other values are a yes and another word; elsewhere NA may be Namibia."""
+    rest = [word for word in found if word not in MISSING_WORDS]
+    has_yes = any(word.strip().lower() in POSITIVE_WORDS for word in rest)
+    return {*found} - {*rest} if len(rest) == 2 and has_yes else set()
 
 
 def _may_be_words(kind: pa.DataType, values: pa.ChunkedArray) -> bool:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lmctr.data.features.canonical import canonical_words, neutral_words
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import seconds_of, unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.utils.arrow import is_number, is_text
@@ -84,7 +85,7 @@ def guess_files(
         try:
             guess = guess_table(files[0], given, *files[1:])
         except NotToldError as other:
-            if not is_like_a_log:
+            if not (is_like_a_log or (files[0].called("user") and files[0].called("time"))):
                 raise
             raise NotToldError(f"{other} No log either: {why}.", *other.options) from None
         guess.lacks = tuple(option.removeprefix("--") for option in error.options)
@@ -275,7 +276,8 @@ class _TableGuesser(Guesser):
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""
         wanted = self.given.get("time")
-        named = [name for name in self.events.named("time") if name in self.left]
+        few = {name for name, count in self.events.distinct.items() if self.events.whole and count < len(PARTS)}
+        named = [name for name in self.events.named("time") if name in self.left and name not in few]
         kinds = {
             name: self.events.table[name].type for name in self.left if self.events.distinct.get(name, 0) > _COUNTS
         }
@@ -304,6 +306,7 @@ class _TableGuesser(Guesser):
             if name in self.events.called("time"):
                 lacking = self._lacking(name)
                 why = f"{lacking} have none" if self._time_of(name) and lacking else self._no_times(name)
+                why = "too few times for three parts" if self._time_of(name) and name in few else why
                 self._say("no time", name, f"{why}; the rows are parted at random", sure=False)
 
     def _lacking(self, name: str) -> str:

@@ -40,7 +40,7 @@ from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import TimeSpec
-from lmctr.data.logs.splits import check_fractions, time_cut
+from lmctr.data.logs.splits import check_fractions, time_cuts
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import read_table
 from lmctr.data.schemas import ColumnName, InfoKeys, ReadingKeys, SchemaWording, info_values, short_for
@@ -305,7 +305,7 @@ class _Reader:
         rule, shares, seed = self.split
         if rule == "time":
             order = np.argsort(times, kind="stable")
-            cuts = [time_cut(times[order], share) for share in np.cumsum(shares[:-1])]
+            cuts = time_cuts(times[order], shares)
         else:
             order = np.random.default_rng(seed).permutation(count)
             cuts = [int(np.floor(share * count + 1e-9)) for share in np.cumsum(shares[:-1])]

@@ -124,11 +124,7 @@ def split_log(
         return _by_user(log, samples, shares, seed)
     samples = _by_time(log, samples)
     times = log.time[samples]
-    cuts = [time_cut(times, shares[0]), time_cut(times, shares[0] + shares[1])]
-    if shares[2] == 0:
-        cuts[1] = len(times)
-    if shares[1] == 0:
-        cuts[0] = cuts[1]
+    cuts = time_cuts(times, shares)
     splits = Splits(samples[: cuts[0]], samples[cuts[0] : cuts[1]], samples[cuts[1] :], rule)
     for name, first in (("validation", cuts[0]), ("test", cuts[1])):
         splits.boundaries[name] = int(times[first]) if first < len(times) else None
@@ -153,14 +149,25 @@ def _by_time(log: InteractionLog, events: np.ndarray) -> np.ndarray:
     return events[np.argsort(log.time[events], kind="stable")]
 
 
-def time_cut(times: np.ndarray, share: float) -> int:
-    """The start of a run of equal times (sorted) that is nearest to `share` of the samples."""
-    wanted = int(np.floor(share * len(times) + 1e-9))
-    if wanted >= len(times):
-        return len(times)
-    left = int(np.searchsorted(times, times[wanted], side="left"))
-    right = int(np.searchsorted(times, times[wanted], side="right"))
-    return left if wanted - left <= right - wanted else right
+def time_cuts(times: np.ndarray, shares: Sequence[float]) -> list[int]:
+    """Where validation and test begin in sorted times: at the runs of equal times nearest to the shares; nearest among those that leave no part empty, where
+    one run, such as the last day, holds more than a part and others are enough."""
+    wanted = [min(int(np.floor(share * len(times) + 1e-9)), len(times)) for share in np.cumsum(shares[:2])]
+    wanted[1] = wanted[1] if shares[2] else len(times)
+    runs = np.append(0, np.flatnonzero(np.diff(times)) + 1)
+    starts = np.append(runs, len(times))
+    cuts = [_nearest(starts, place) for place in wanted]
+    cuts[0] = cuts[0] if shares[1] else cuts[1]
+    sizes = np.diff([0, *cuts, len(times)])
+    if len(runs) >= np.count_nonzero(shares) and any(not size for size, share in zip(sizes, shares) if share):
+        last = _nearest(runs[2:] if shares[1] else runs[1:], wanted[1]) if shares[2] else len(times)
+        cuts = [_nearest(runs[(runs > 0) & (runs < last)], wanted[0]) if shares[1] else last, last]
+    return cuts
+
+
+def _nearest(starts: np.ndarray, place: int) -> int:
+    """The start nearest to a place; of two, the earlier one."""
+    return int(starts[np.argmin(np.abs(starts - place))])
 
 
 def _by_user(log: InteractionLog, samples: np.ndarray, shares: tuple[float, float, float], seed: int) -> Splits:
@@ -220,7 +227,12 @@ def _given(log: InteractionLog, samples: np.ndarray, boundaries: Sequence[int] |
 def _require(splits: Splits, shares: tuple[float, float, float], log: InteractionLog) -> None:
     for (name, events), share in zip(splits.items(), shares):
         if share > 0 and not len(events):
+            samples = log.sample_events()
+            seconds = len(np.unique(log.time[samples]))
+            advice = "Use other fractions, the rule 'user' (data.split: user) or a larger log."
+            if seconds == 1:  # which users have as well
+                advice = "Rows of one time have no histories: they are a table (lmctr init FILE --kind table)."
             raise ValueError(
                 f"log {log.info.name!r}: the rule {splits.rule!r} with fractions {list(shares)} leaves the part {name!r} empty "
-                f"({len(log.sample_events())} samples, {log.num_users} users). Use other fractions or a larger log."
+                f"({len(samples):,} samples at {seconds:,} times, {log.num_users:,} users). {advice}"
             )

@@ -294,6 +294,8 @@ def source_from_schema(
         )
     labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
+    if path is not None and not folder.exists():
+        raise FileNotFoundError(f"{folder}: no such file, and no folder of those of the schema {where}.")
     is_file = path is not None and folder.is_file()
     of_joined = Path(schema).parent if is_file else folder
     if is_file and any(parts.values()):

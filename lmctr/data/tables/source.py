@@ -16,7 +16,7 @@ from lmctr.data.features.columns import Rows, group_codes
 from lmctr.data.features.times import seconds_of, time_kind
 from lmctr.data.in_memory import arrow_tables
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
+from lmctr.data.logs.splits import PARTS, check_fractions, time_cuts
 from lmctr.data.reading import parquet_files
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.progress import over
@@ -223,7 +223,7 @@ class TableSource:
         if key not in self._cache:
             stream = self._piece_columns(piece, self.time)
             times = np.sort(np.concatenate([seconds_of(rows, self.time, self.time_format) for rows in stream]))
-            cuts = [time_cut(times, share) for share in np.cumsum(rule.fractions[:2])]
+            cuts = time_cuts(times, rule.fractions)
             self._cache[key] = np.array([times[cut] if cut < len(times) else times[-1] + 1 for cut in cuts])
         return self._cache[key]
 

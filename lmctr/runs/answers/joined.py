@@ -33,7 +33,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.serving import scorer_for
-from lmctr.utils.arrow import decoded, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text
 from lmctr.utils.files import expanded, parse_json
 from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
@@ -381,9 +381,9 @@ class JoinedRows:
             read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
             own = {name: column for name, column in self._context.items() if column in present}
-            kinds = self.log.context.schema
+            kinds, decimal = self.log.context.schema, self.reading.get("decimal", ".")
             found = {
-                n: _as_log(rows.column(column), kinds.field(n).type, column, source, self._separator(n))
+                n: _as_log(rows.column(column), kinds.field(n).type, column, source, self._separator(n), decimal)
                 for n, column in own.items()
             }
             read["context"] = pa.table(found) if found else None
@@ -460,13 +460,17 @@ def _of_one(error: ValueError, row: int) -> ValueError:
     return ValueError(words.replace("(row 1:", f"(row {row}:"))
 
 
-def _as_log(values: Any, kind: pa.DataType, column: str, source: str, separator: str | None = None) -> Any:
-    """Values of a column of the context in the log's type; texts parted into lists where the log's are."""
+def _as_log(
+    values: Any, kind: pa.DataType, column: str, source: str, separator: str | None = None, decimal: str = "."
+) -> Any:
+    """Values of a column of the context in the log's type; texts parted into lists where the log's are. decimal: of numbers that are texts for one's sake that
+    is none."""
     values = decoded(values)
     if separator is not None and is_text(values.type):
         values = columns.split_texts(values, separator)
     try:
-        return values.cast(kind)
+        is_written = decimal != "." and is_text(values.type) and is_number(kind)
+        return (pc.replace_substring(values, decimal, ".") if is_written else values).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise ValueError(
             f"{columns.place(source, column)}: the log has values of the type {kind} there, which this is not (row 1: {values[0].as_py()!r})."
@@ -505,7 +509,8 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         schema = read_schema(path)
         keys, file = schema.columns, schema.events.model_dump()
     elif "columns" in data["options"]:
-        keys, file = parse_schema({"columns": data["options"]["columns"]}).columns, data["options"]
+        file = data["options"]
+        keys = parse_schema({key: file[key] for key in ("columns", "negatives") if key in file}).columns
     else:
         return None
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
