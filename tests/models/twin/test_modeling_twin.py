@@ -11,6 +11,7 @@ from lmctr import TWINConfig, TWINForCTR, TWINModel
 
 
 class TWINTester(SequenceModelTesterMixin):
+    offloads = False  # what of the events does not depend on candidates is read ahead of the call
     config_class, model_class, base_class = TWINConfig, TWINForCTR, TWINModel
     changing_key = ("num_selected", 3)
     tiny = {"hidden_size": 16, "num_attention_heads": 2, "cross_dim": 4, "num_time_buckets": 6, "num_selected": 4,
