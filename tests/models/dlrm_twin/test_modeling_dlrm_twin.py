@@ -13,7 +13,6 @@ from lmctr.models.dlrm_twin.modeling_dlrm_twin import history_statistics
 
 
 class DLRMTwinTester(SequenceModelTesterMixin):
-    offloads = False  # as TWIN
     config_class, model_class, base_class = DLRMTwinConfig, DLRMTwinForCTR, DLRMTwinModel
     changing_key = ("statistics_hidden_sizes", [7])
     tiny = {"hidden_size": 16, "num_attention_heads": 2, "cross_dim": 4, "num_time_buckets": 6, "num_selected": 50,

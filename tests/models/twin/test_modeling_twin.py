@@ -11,7 +11,6 @@ from lmctr import TWINConfig, TWINForCTR, TWINModel
 
 
 class TWINTester(SequenceModelTesterMixin):
-    offloads = False  # what of the events does not depend on candidates is read ahead of the call
     config_class, model_class, base_class = TWINConfig, TWINForCTR, TWINModel
     changing_key = ("num_selected", 3)
     tiny = {"hidden_size": 16, "num_attention_heads": 2, "cross_dim": 4, "num_time_buckets": 6, "num_selected": 4,
@@ -97,7 +96,7 @@ def test_micro_batches_change_nothing():
     batch = random_batch(model.config, num_candidates=7)
     expected = TWINTester().logits(model, batch)
     seen = []
-    model.model.encoder.attention.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    model.model.encoder.attention.output.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
     model.model.encoder.micro_batch_size = 3
     torch.testing.assert_close(TWINTester().logits(model, batch), expected, atol=1e-6, rtol=0)
     assert seen == [3, 3, 1]
