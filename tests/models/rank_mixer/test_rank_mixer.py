@@ -46,7 +46,6 @@ class TestReferenceVariant(TestRankMixer):
 
 
 class TestSparseExperts(TestRankMixer):
-    offloads = False  # whose second layers are read in parts
     changing_key = ("active_expert_ratio", 0.5)
     values = TINY | {"num_experts": 3, "router_regularization": 1e-6}
 
