@@ -43,7 +43,7 @@ class CTRModelTesterMixin:
     base_class: type
     read_by_head = ("labels", "ecpm")  # and not by the base model
     has_float64 = True  # whether all of a float64 model's layers compute in it
-    offloads = False  # whether accelerate may bring its weights layer by layer
+    offloads = True  # whether accelerate may bring its weights layer by layer
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
     def make_config(self, **values):

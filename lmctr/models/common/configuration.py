@@ -21,7 +21,7 @@ from lmctr.utils.values import type_error_of, without_numpy
 _BASE_KEYS = frozenset(
     [
         "attn_implementation", "auto_map", "bos_token_id", "dtype", "eos_token_id", "experts_implementation", "model_type",
-        "name_or_path", "num_labels", "output_attentions", "pad_token_id", "per_layer_config", "torch_dtype",
+        "name_or_path", "num_labels", "output_attentions", "pad_token_id", "per_layer_config", "quantization_config", "torch_dtype",
         "transformers_version", "use_cache",
     ]
 )  # fmt: skip

@@ -27,6 +27,10 @@ class NormalWeight(nn.Module):
     def init_parameters(self, config: PreTrainedConfig) -> None:
         init.normal_(self.weight, mean=self.mean, std=self.std)
 
+    def forward(self) -> torch.Tensor:
+        """The weight: what brings weights from elsewhere does so for calls."""
+        return self.weight
+
 
 class RowNorm(nn.BatchNorm1d):
     """Batch normalisation over rows.

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.flop_counter import register_flop_formula
 
 _LEAST_WORK = 1 << 21  # multiplications of a product below which its call costs more than it saves
@@ -113,7 +115,9 @@ def weight_and_bias(layer: nn.Module, like: torch.Tensor) -> tuple[torch.Tensor,
     only: there they are what it makes of unit vectors, of the type and on the device of `like`.
     """
     if isinstance(layer, nn.Linear) and layer.weight.device == like.device:
-        return layer.weight, layer.bias
+        weight = layer.weight
+        if isinstance(weight, DTensor) or not is_traceable_wrapper_subclass(weight):
+            return weight, layer.bias
     units = torch.eye(layer.in_features, dtype=like.dtype, device=like.device)
     found = layer(torch.cat([units, torch.zeros_like(units[:1])]))
     return (found[:-1] - found[-1]).T, found[-1]

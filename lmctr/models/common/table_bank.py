@@ -94,9 +94,9 @@ class TableBank(nn.Embedding):
 
     # ---- lookups --------------------------------------------------------------------------------------------------
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows (...) to their vectors (..., d)."""
-        return self._look_up(rows, self.padding_idx)
+    def forward(self, rows: torch.Tensor, padding: int | None = None) -> torch.Tensor:
+        """Rows (...) to their vectors (..., d); `padding` is the row without a gradient, where that is not the table's own."""
+        return self._look_up(rows, self.padding_idx if padding is None else padding)
 
     def sequence_vectors(self, ids: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, n, L) ids of sequences and the (n, 1) first rows of their vocabularies to vectors (B, n, L, d) and a bool mask (B, n, L)."""
@@ -104,7 +104,7 @@ class TableBank(nn.Embedding):
         # Padding reads the first row of the table, which no id of a sequence can mean: ids from 1 lie above it. Its
         # vectors are masked; as padding the row stays out of the gradient.
         rows = (ids.to(starts.dtype) + starts) * mask
-        return self._look_up(rows, 0), mask
+        return self(rows, 0), mask
 
     def block(self, rows: range) -> torch.Tensor:
         """Neighbouring rows as they are, (len(rows), d), for penalties on whole tables; of a table that lies in this process."""

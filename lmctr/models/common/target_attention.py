@@ -118,18 +118,36 @@ class TwinAttention(GradientCheckpointingLayer):
     def forward(
         self,
         queries: torch.Tensor,
+        inherent: torch.Tensor,
+        cross: torch.Tensor,
+        times: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor,
+        size: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(a)-(e), `size` candidates at a time: the parts of a [`SearchedHistory`].
+
+        Args:
+            queries: (B, C, d), the candidates' inherent features. inherent, cross: the events', see `project`.
+            times: (B, C) seconds of the candidates and (B, N) of the events. visible: (B, C, N) bool.
+        """
+        projected, found = self.project(inherent, cross), []
+        for start in [0] if torch.compiler.is_exporting() else range(0, queries.shape[1], size):
+            part = slice(start, start + size)
+            bucket = time_bucket(times[0][:, part, None] - times[1][:, None], len(self.time_embedding.weight))
+            found.append(self._attend(queries[:, part], *projected, bucket, visible[:, part]))
+        interest, selected, weights = zip(*found)
+        return torch.cat(interest, 1), torch.cat(selected, 1), torch.cat(weights, 2)
+
+    def _attend(
+        self,
+        queries: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         bias: torch.Tensor,
         bucket: torch.Tensor,
         visible: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(c)-(e), the parts of a [`SearchedHistory`].
-
-        Args:
-            queries: (B, C, d), the candidates' inherent features. key, value, bias: of `project`.
-            bucket: (B, C, N), time since each event. visible: (B, C, N) bool.
-        """
+        """(c)-(e) of some candidates, from what `project` gives; bucket: (B, C, N), time since each event."""
         times = self.time_embedding(
             torch.arange(len(self.time_embedding.weight), device=bucket.device)
         )  # (buckets, cross_dim)
@@ -163,7 +181,7 @@ class TwinEncoder(nn.Module):
         self.behavior_embedding = nn.Embedding(config.num_behaviors, config.cross_dim)
         self.scenario_embedding = nn.Embedding(config.num_scenarios, config.cross_dim)
         self.attention = TwinAttention(config, num_static=2)
-        self.num_time_buckets, self.micro_batch_size = config.num_time_buckets, config.micro_batch_size
+        self.micro_batch_size = config.micro_batch_size
 
     def forward(self, inputs: SequenceInputs, items: ItemEmbedding, queries: torch.Tensor) -> SearchedHistory:
         """Both stages for all candidates; where no gradients are needed, `micro_batch_size` of them at a time.
@@ -175,14 +193,7 @@ class TwinEncoder(nn.Module):
             [self.behavior_embedding(inputs.history_behaviors), self.scenario_embedding(inputs.history_scenarios)],
             dim=2,
         )
-        projected = self.attention.project(items(inputs.history_items, inputs.history_features), cross)
-        visible = visible_events(inputs)
+        inherent = items(inputs.history_items, inputs.history_features)
+        times, visible = (inputs.candidate_times, inputs.history_times), visible_events(inputs)
         size = queries.shape[1] if torch.is_grad_enabled() else self.micro_batch_size
-        found = []
-        for start in [0] if torch.compiler.is_exporting() else range(0, queries.shape[1], size):
-            part = slice(start, start + size)
-            elapsed = inputs.candidate_times[:, part, None] - inputs.history_times[:, None]
-            bucket = time_bucket(elapsed, self.num_time_buckets)
-            found.append(self.attention(queries[:, part], *projected, bucket, visible[:, part]))
-        interest, selected, weights = zip(*found)
-        return SearchedHistory(torch.cat(interest, 1), torch.cat(selected, 1), torch.cat(weights, 2))
+        return SearchedHistory(*self.attention(queries, inherent, cross, times, visible, size))

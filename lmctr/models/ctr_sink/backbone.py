@@ -35,7 +35,9 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """A backbone with random weights, without pooler."""
     if getattr(config, "attn_logit_softcapping", None) is not None and config._attn_implementation in (None, "sdpa"):
         config._attn_implementation = "eager"  # sdpa would leave the softcapping out (transformers 5.17 lets it)
-    model = AutoModel.from_config(config, **_constructor_options(config))
+    # In the type that the rest of the model is made in, not in the one that a published configuration names for its own weights.
+    own = {} if config.dtype is None else {"dtype": torch.get_default_dtype()}
+    model = AutoModel.from_config(config, **own, **_constructor_options(config))
     if "inputs_embeds" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"text_config: {type(model).__name__} takes no inputs_embeds, which the sinks need; use another backbone"

@@ -104,8 +104,9 @@ class Hypernetwork(nn.Module):
 
     def _generate(self, meta: torch.Tensor) -> torch.Tensor:
         # A dense product with the mostly empty alpha: M/K times the arithmetic of a gather, and no (F, K, d, d) copy.
-        size = self.bases.weight.shape[-1]
-        matrices = torch.bmm(self.mixing_weights(meta), self.bases.weight.flatten(2))  # (3, F, d^2)
+        bases = self.bases()
+        size = bases.shape[-1]
+        matrices = torch.bmm(self.mixing_weights(meta), bases.flatten(2))  # (3, F, d^2)
         matrices = matrices.view(NUM_KINDS, -1, size, size)
         return matrices.permute(1, 2, 0, 3).reshape(-1, size, NUM_KINDS * size)
 

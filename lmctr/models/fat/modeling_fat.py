@@ -77,7 +77,7 @@ class FieldAwareAttention(nn.Module):
         """What scores are multiplied by: the scale, times w (H, N, N)."""
         if self.modulation is None:
             return self.scaling
-        weight = self.modulation.weight
+        weight = self.modulation()
         if field_ids is not None:
             weight = weight[:, field_ids[:, None], field_ids]
         return weight * self.scaling
@@ -238,9 +238,9 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
     ) -> torch.Tensor:
         """Tokens e_i (B, N, d) to their last states. `field_ids` is None where token i belongs to field i."""
         if self.field_bias is not None:
-            states = states + self.field_bias.weight[owners]
+            states = states + self.field_bias()[owners]
         states = states.transpose(0, 1).contiguous().transpose(0, 1)  # tokens first in memory from here on
-        meta = None if self.meta_embedding is None else self.meta_embedding.weight
+        meta = None if self.meta_embedding is None else self.meta_embedding()
         trace.add(states)
         for layer in self.layers:
             states, weights = layer(states, meta, field_ids, trace.attentions is not None)

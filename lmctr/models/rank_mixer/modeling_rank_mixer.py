@@ -134,7 +134,9 @@ class RankMixerModel(TokenModelMixin, RankMixerPreTrainedModel):
             trace.add(tokens)
         if self.router_penalty is None:
             return Encoded(tokens)
-        trained = next((weight for weight in self.layers.parameters() if weight.requires_grad), None)
+        trained = None
+        if self.training:
+            trained = next((weight for weight in self.layers.parameters() if weight.requires_grad), None)
         return Encoded(tokens, penalty=self.router_penalty(penalties, shares, trained))
 
 

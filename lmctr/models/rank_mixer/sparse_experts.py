@@ -59,7 +59,7 @@ class SparseExperts(nn.Module):
             free = self.train_router(tokens).relu()
             draw = torch.rand(tokens.shape[1], 1, device=tokens.device) < 0.5
             return self._dense(tokens, torch.where(draw, free, gates)), penalty, active
-        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not self.up.weight.is_meta:
             longest = int((gates > 0).sum(1).max()) if gates.numel() else 0
             if 2 * longest <= gates.shape[1]:
                 return self._sparse(tokens, gates, longest), penalty, active
@@ -68,7 +68,8 @@ class SparseExperts(nn.Module):
     def _dense(self, tokens: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         hidden = self.act(self.up(tokens)).unflatten(2, (self.num_experts, self.hidden))
         hidden = self.dropout(hidden) * gates.unsqueeze(-1)
-        return torch.baddbmm(gates @ self.down.bias, hidden.flatten(2), self.down.weight.flatten(1, 2))
+        weight, bias = self.down()
+        return torch.baddbmm(gates @ bias, hidden.flatten(2), weight.flatten(1, 2))
 
     def _sparse(self, tokens: torch.Tensor, gates: torch.Tensor, longest: int) -> torch.Tensor:
         """The same sum over the active (row, expert) pairs only, padded to `longest` rows per expert with gates of 0."""
@@ -95,6 +96,9 @@ class ExpertOutput(nn.Module):
     def init_parameters(self, config: RankMixerConfig) -> None:
         init.normal_(self.weight, std=(2.0 / sum(self.weight.shape[2:])) ** 0.5)
         init.zeros_(self.bias)
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.weight, self.bias
 
 
 class RouterPenalty(nn.Module):

@@ -12,7 +12,6 @@ from lmctr import ASTROConfig, ASTROForCTR, ASTROModel
 
 
 class ASTROTester(CTRModelTesterMixin):
-    offloads = True
     config_class, model_class, base_class = ASTROConfig, ASTROForCTR, ASTROModel
     changing_key = ("num_time_buckets", 5)
     switches: dict = {}

@@ -12,7 +12,6 @@ from lmctr import BehaviorTransformerConfig, BehaviorTransformerForCTR, Behavior
 
 
 class BehaviorTransformerTester(SequenceModelTesterMixin):
-    offloads = True
     config_class, model_class = BehaviorTransformerConfig, BehaviorTransformerForCTR
     base_class = BehaviorTransformerModel
     changing_key = ("num_positions", 21)

@@ -52,7 +52,6 @@ def model_of(backbone="bert", implementation="sdpa", **values):
 
 
 class FieldsTester(CTRModelTesterMixin):
-    offloads = True
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
 

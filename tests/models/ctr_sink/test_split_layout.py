@@ -43,7 +43,6 @@ def split_batch(config, side="right", seed=0, extra=0):
 
 
 class SplitTester(CTRModelTesterMixin):
-    offloads = True
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
 

@@ -14,7 +14,6 @@ from lmctr.models.din.activations import Dice
 
 
 class DINTester(SequenceModelTesterMixin):
-    offloads = True
     config_class, model_class, base_class = DINConfig, DINForCTR, DINModel
     changing_key = ("attention_hidden_sizes", [7])
     tiny = {"embedding_dim": 8, "attention_hidden_sizes": [6, 5], "head_hidden_sizes": [12, 8]}

@@ -16,7 +16,6 @@ from lmctr.models.hstu.pairs import position_edges, time_buckets
 
 
 class HSTUTester(SequenceModelTesterMixin):
-    offloads = True
     config_class, model_class, base_class = HSTUConfig, HSTUForCTR, HSTUModel
     changing_key = ("num_time_buckets", 9)
     tiny = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "num_position_buckets": 8,

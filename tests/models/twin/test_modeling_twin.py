@@ -96,7 +96,7 @@ def test_micro_batches_change_nothing():
     batch = random_batch(model.config, num_candidates=7)
     expected = TWINTester().logits(model, batch)
     seen = []
-    model.model.encoder.attention.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    model.model.encoder.attention.output.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
     model.model.encoder.micro_batch_size = 3
     torch.testing.assert_close(TWINTester().logits(model, batch), expected, atol=1e-6, rtol=0)
     assert seen == [3, 3, 1]
