@@ -379,7 +379,9 @@ def test_events_of_days_or_hours_alone_may_be_alike(step):
     columns["time"] = last - (last - columns["time"]) * 100  # months
     with pytest.raises(ValueError, match="events repeat another in every column"):
         check_log(columns, catalogue)
-    minutes = check_log(columns | {"time": columns["time"] // 60 * 60}, catalogue)  # learners who answer again within one
+    minutes = check_log(
+        columns | {"time": columns["time"] // 60 * 60}, catalogue
+    )  # learners who answer again within one
     assert minutes.allowed == ()
     (note,) = minutes.notes
     assert note.startswith("300 of 4,300 events repeat another in every column: times tell minutes alone")
