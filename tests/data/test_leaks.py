@@ -379,8 +379,15 @@ def test_events_of_days_or_hours_alone_may_be_alike(step):
     columns["time"] = last - (last - columns["time"]) * 100  # months
     with pytest.raises(ValueError, match="events repeat another in every column"):
         check_log(columns, catalogue)
+    minutes = check_log(
+        columns | {"time": columns["time"] // 60 * 60}, catalogue
+    )  # learners who answer again within one
+    assert minutes.allowed == ()
+    (note,) = minutes.notes
+    assert note.startswith("300 of 4,300 events repeat another in every column: times tell minutes alone")
     columns["time"] = columns["time"] // step * step
-    assert check_log(columns, catalogue).allowed == ()
+    found = check_log(columns, catalogue)
+    assert found.allowed + found.notes == ()
 
 
 def test_sound_data_of_the_same_make():

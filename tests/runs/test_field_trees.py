@@ -20,6 +20,7 @@ from lmctr.hub.model_card import build_card
 from lmctr.models.common.boosted_trees import BoostedTrees, FieldTrees
 from lmctr.runs.inputs.boosting import _field_forest, add_trees, choose_share
 from lmctr.runs.inputs.linear_start import LinearSamples
+from lmctr.utils import progress
 
 FIELDS = {"vocab_sizes": [30, 6], "num_numeric": 2, "embedding_dim": 4, "hidden_units": [8]}
 
@@ -71,6 +72,21 @@ def test_the_trees_read_numbers_and_ids(tasks, count):
         own = 0.7 * alone.reshape(300, tasks)[:, task].numpy() + 0.3 * expected
         np.testing.assert_allclose(mixed[:, task], own, atol=1e-5)
     torch.testing.assert_close(model.train()(**inputs).logits.detach(), alone)  # the network learns by itself
+
+
+@pytest.mark.parametrize(("tasks", "said"), [(1, ""), (2, "50% of 2 tasks")])
+def test_trees_of_one_task_are_not_counted(tasks, said, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_LINES", (0.0, 0.0))
+    numbers, ids, labels = rows_of(400)
+    names = ["click", "like"][:tasks] if tasks > 1 else None
+    model = lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**FIELDS, task_names=names))
+    columns = FieldTrees.columns(torch.from_numpy(numbers), torch.from_numpy(ids)).numpy()
+    with progress.showing():
+        add_trees(model, LinearSamples(columns, labels[:, :tasks], None, None), None, seed=3, share=0.3)
+    err = capsys.readouterr().err
+    assert "fitting boosted trees: done" in err
+    assert said in err if said else "tasks" not in err
 
 
 @pytest.mark.parametrize(("first", "following"), [(3, 1003), (2**32 - 1, 999)])

@@ -168,12 +168,17 @@ def validate_log(
         raise _error(log, problems)
     details["allowed"] = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
     details["notes"] = copied_users(log, *((samples, "samples") if splits is None else (splits.test, "test samples")))
+    if not _tells_seconds(log):
+        details["notes"] += tuple(
+            f"{finding.text}: times tell minutes alone, and what a user did twice in one looks alike; where rows were written twice, keep one of each"
+            for finding in _doubled_events(log)
+        )
     return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
 
 
 def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Finding]:
     """Signs of leakage that are no proof: see [`lmctr.data.leaks`]."""
-    findings = times_in_another_unit(log.time) + _doubled_events(log)
+    findings = times_in_another_unit(log.time) + (_doubled_events(log) if _tells_seconds(log) else [])
     if splits is None or not len(splits.train):
         return findings
     held = splits.test if len(splits.test) else splits.validation
@@ -268,11 +273,15 @@ def _numbers_or_codes(column: pa.ChunkedArray) -> np.ndarray:
     return _value_codes(column) + 1
 
 
+def _tells_seconds(log: InteractionLog) -> bool:
+    return bool((log.time % 60).any())
+
+
 def _doubled_events(log: InteractionLog) -> list[Finding]:
     """Events with a label that repeat another in all that the log knows of them, more than a slip of the recording explains.
 
     Those without one may: a user gives a film several tags in one go. And so may all events where times tell days or hours alone (a quarter of an hour is
-    what zones differ by): what a user did twice on a day looks alike.
+    what zones differ by): what a user did twice on a day looks alike. Where times tell minutes alone they are no finding but a note.
     """
     if not tells_minutes(log):
         return []

@@ -36,7 +36,9 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
         half_life, raises: as in `start_linear`. seed: of the trees' columns. share: of the trees in the logits.
     """
     beside, forests = model.trees_beside(), []
-    for values, labels, weight in over(by_task(samples, half_life), "fitting boosted trees", "tasks"):
+    for values, labels, weight in over(
+        by_task(samples, half_life), "fitting boosted trees", "tasks", beside.num_tasks
+    ):
         values = values.astype(np.float32)
         if isinstance(beside, FieldTrees):
             rates = beside.num_columns + len(forests) * len(samples.rated) + np.arange(len(samples.rated))  # its own
