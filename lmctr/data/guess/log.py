@@ -51,10 +51,8 @@ _OTHER_ACTIONS = {
     "dislike", "fav", "favorite", "favourite", "impression", "pageview", "page_view", "play", "pv", "remove_from_cart", "removefromcart", "search",
     "skip", "view", "viewed", "wishlist",
 }  # fmt: skip
-_FEWEST_TITLES, _ONE_EACH = (
-    20,
-    0.9,
-)  # items, and texts for each, from which on those with blanks are titles, whatever they are called
+# items, and texts for each, from which on those with blanks are titles, whatever they are called
+_FEWEST_TITLES, _ONE_EACH = 20, 0.9
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
 _OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
