@@ -27,7 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .configuration import SequenceCTRConfig
 from .layers import at_least_float32, split_heads
 from .products import weight_and_bias
-from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
+from .sequence import SequenceInputs, time_bucket, visible_events
 
 
 class TwinAttentionConfig(SequenceCTRConfig):
@@ -173,7 +173,7 @@ class TwinAttention(GradientCheckpointingLayer):
 class TwinEncoder(nn.Module):
     """Embeddings and [`TwinAttention`] over the row's history; `config` has the keys of [`TWINConfig`].
 
-    The tables of the items are handed in, so that a model can use them elsewhere too.
+    The vectors of the items are handed in, so that a model can use their tables elsewhere too.
     """
 
     def __init__(self, config: SequenceCTRConfig):
@@ -183,17 +183,16 @@ class TwinEncoder(nn.Module):
         self.attention = TwinAttention(config, num_static=2)
         self.micro_batch_size = config.micro_batch_size
 
-    def forward(self, inputs: SequenceInputs, items: ItemEmbedding, queries: torch.Tensor) -> SearchedHistory:
+    def forward(self, inputs: SequenceInputs, inherent: torch.Tensor, queries: torch.Tensor) -> SearchedHistory:
         """Both stages for all candidates; where no gradients are needed, `micro_batch_size` of them at a time.
 
         Args:
-            inputs: checked inputs. items: the tables of the items. queries: (B, C, d), the candidates' vectors from these.
+            inputs: checked inputs. inherent: (B, N, d), the items' vectors of the events. queries: (B, C, d), those of the candidates.
         """
         cross = torch.stack(
             [self.behavior_embedding(inputs.history_behaviors), self.scenario_embedding(inputs.history_scenarios)],
             dim=2,
         )
-        inherent = items(inputs.history_items, inputs.history_features)
         times, visible = (inputs.candidate_times, inputs.history_times), visible_events(inputs)
         size = queries.shape[1] if torch.is_grad_enabled() else self.micro_batch_size
         return SearchedHistory(*self.attention(queries, inherent, cross, times, visible, size))

@@ -77,7 +77,8 @@ class DLRMTwinModel(SequenceModelMixin, DLRMTwinPreTrainedModel):
         self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
     ) -> BaseModelOutput:
         queries = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
-        found = self.encoder(inputs, self.item_embedding, queries)
+        inherent = self.item_embedding(inputs.history_items, inputs.history_features)
+        found = self.encoder(inputs, inherent, queries)
         statistics = [] if inputs.statistics is None else [at_least_float32(inputs.statistics)]
         if self.config.use_history_statistics:
             statistics.append(history_statistics(inputs, self.config.num_behaviors))

@@ -62,7 +62,8 @@ class TWINModel(SequenceModelMixin, TWINPreTrainedModel):
         self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
     ) -> BaseModelOutput:
         queries = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
-        found = self.encoder(inputs, self.item_embedding, queries)
+        inherent = self.item_embedding(inputs.history_items, inputs.history_features)
+        found = self.encoder(inputs, inherent, queries)
         states = torch.cat([found.interest, queries, self.context(inputs)], dim=-1)
         attentions = (F.pad(found.weights, (0, 1)),) if output_attentions else None
         return final_network(self.mlp, states, attentions, output_hidden_states)
