@@ -25,6 +25,7 @@ from lmctr.data.tables.reading import names_in_file
 from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS, RECIPE, is_data_file
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
+from lmctr.statistics.table import context_names
 from lmctr.utils.files import expanded, read_yaml, write_text
 from lmctr.utils.progress import step
 from lmctr.utils.suggest import first_of
@@ -401,9 +402,8 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
         model, patience = {"embedding_dim": 16}, 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
-    of_log = (
-        {} if guess.is_table else {"options": {"history_length": 20, "min_count": 5}, "statistics": _of_users(guess)}
-    )
+    of_log = {"options": {"history_length": 20, "min_count": 5}}
+    of_log = {} if guess.is_table else of_log | {"statistics": _statistics(guess, _MOST_OF_CONTEXT)}
     return {
         "data": {**of_log, "max_train_samples": 500_000, "max_eval_samples": 100_000},
         "model": model,
@@ -427,22 +427,26 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
+_MOST_OF_CONTEXT = 50
+"""Statistics of the context, up to which a table has them beside the context's own fields: the linear way and the trees read them, and each is a field."""
 _MANY_FOR_FACTORS = 5_000_000
 """Events of a log, up to which factors are read: those of so many take two minutes and two gigabytes, see `docs/scaling.md`."""
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
 
 
-def _of_users(guess: LogGuess) -> list[str]:
-    """Statistics of users and items, and of both where there is something to count."""
+def _statistics(guess: LogGuess, most: int | None = None) -> list[str]:
+    """Statistics of users and items, of both where there is something to count, and of the context, where it has so many at most."""
     repeats = ["repeats"] if guess.repeat_share >= _REPEATS else []
-    enough = _FEW_FOR_TREES <= guess.events.rows <= _MANY_FOR_FACTORS
-    return ["full", *repeats, *(["factors"] if enough else [])]
-
-
-def _statistics(guess: LogGuess) -> list[str]:
-    """Tables have the context as fields of their own."""
-    return [*_of_users(guess), *(["context"] if guess.schema["columns"].get("context") else [])]
+    factors = ["factors"] if _FEW_FOR_TREES <= guess.events.rows <= _MANY_FOR_FACTORS else []
+    given = guess.schema["columns"].get("context") or {}
+    columns = [
+        own["column"] if isinstance(own, dict) else own
+        for own in (given.values() if isinstance(given, dict) else given)
+    ]
+    few = most is None or len(context_names(guess.events.table.select(columns))) <= most
+    context = ["context"] if columns and few else []
+    return ["full", *repeats, *factors, *context]
 
 
 def _trees(guess: LogGuess) -> dict[str, Any]:

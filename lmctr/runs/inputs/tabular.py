@@ -51,6 +51,7 @@ from lmctr.runs.inputs.logs import (
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader
+from lmctr.statistics.table import context_names
 from lmctr.training.growth import table_rows
 from lmctr.utils.files import expanded, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
@@ -133,8 +134,7 @@ class TabularInput(GoingOn, StoredInput):
         if not _is_log(data):
             return (*keys, "labels", "features")  # those of a log read the log, not its fields
         keys = (*keys, "since") if data.get("since") is not None else keys
-        reads_more = {*baseline_statistics(data)} - {"full", "context"}
-        return (*keys, "statistics") if reads_more else keys
+        return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
@@ -390,7 +390,10 @@ class TabularInput(GoingOn, StoredInput):
         return result
 
     def data_fingerprint(self) -> str:
-        return super().data_fingerprint() if self.log is None else whole_fingerprint(self.log, self.log_parts())
+        if self.log is None:
+            return super().data_fingerprint()
+        found = whole_fingerprint(self.log, self.log_parts())
+        return found if self._statistics_beside == baseline_statistics(self.data) else f"{found}-context"
 
     def _rates(self, rows: np.ndarray) -> dict[str, float]:
         return {task: float(np.mean(own == 1)) for task, own in self._known(rows).items() if len(own)}
@@ -416,8 +419,16 @@ class TabularInput(GoingOn, StoredInput):
     def results(self) -> LogResults:
         """Baselines and slices of the log: they count in the order of time."""
         parts = {part: self._events(part) for part in ("validation", "test")}
-        statistics = [name for name in baseline_statistics(self.data) if name != "context"]  # here fields of the table
-        return LogResults(self.log, dataclasses.replace(self.log_splits, **parts), statistics=statistics)
+        return LogResults(self.log, dataclasses.replace(self.log_splits, **parts), statistics=self._statistics_beside)
+
+    @cached_property
+    def _statistics_beside(self) -> tuple[str, ...]:
+        """What the baselines of a log read: no less than the model, which has columns of the context as fields."""
+        names, context = baseline_statistics(self.data), self.log.context
+        if context is None or "context" in names:
+            return names
+        fields = {field.source_column for field in self.store.processor.ordered_fields()}
+        return (*names, *context_names(context.select([name for name in context.column_names if name in fields])))
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         if self.log is not None:
