@@ -149,13 +149,13 @@ class ValueRates(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, C) ids to float32 (B, T Cr), one task after the other."""
-        places = []
+        ids, places = input_ids.long(), []
         for own, start in zip(self.fields, self.starts):
-            ids = input_ids[:, own[0]]
-            if len(own) > 1:
-                ids = ids.long() * self.sizes[own[1]] + input_ids[:, own[1]]
-            places.append(ids + start)
-        return _floats(self.table)[torch.stack(places, 1).long()].transpose(1, 2).flatten(1)
+            place = ids[:, own[0]]
+            for field in own[1:]:
+                place = place * self.sizes[field] + ids[:, field]
+            places.append(place + start)
+        return _floats(self.table)[torch.stack(places, 1)].transpose(1, 2).flatten(1)
 
 
 class TreesBeside(nn.Module):
