@@ -24,6 +24,7 @@ MOST_PAIRS = 8
 MOST_CELLS = 1 << 14
 """Values of a pair at most: all that two fields could have together, each of which takes four bytes of a model."""
 _FEWEST_DEVIATIONS = 3.5
+_LEAST_GAIN = 0.01  # of the regression's log loss
 
 
 def pair_ids(ids: np.ndarray, sizes: Sequence[int], fields: Sequence[int]) -> np.ndarray:
@@ -44,13 +45,13 @@ def chosen_pairs(
     """Pairs of fields whose values together tell of labels what a logistic regression on the rates of all fields does not.
 
     What rows of a pair of values have above the regression, one Newton step of it smoothed by `STRENGTH` rows, is taken from four of the five
-    folds and measured on the rows of the fifth, as a log loss. A pair is chosen where this falls by 3.5 standard errors, those by which it
-    falls the most first. Pairs of bins of two numbers, which trees divide by themselves, of fields made from one thing, and of more than
-    `MOST_CELLS` values are not tried. Fewer rows than let trees stop early have none.
+    folds and measured on the rows of the fifth, as a log loss. A pair is chosen where this falls by 3.5 standard errors and by a hundredth, the
+    pairs by which it falls the most first. Not tried are bins of two numbers, which trees divide by themselves, fields made from one column, and
+    pairs of more than `MOST_CELLS` values. Fewer rows than let trees stop early have none.
 
     Args:
         ids: (S, C) all categorical fields. sizes: by field, V. columns: by field, what it is made from. are_bins: by field, whether
-            its values are bins of a number. rates: (S, C) log-odds from the folds that a row is not in, see [`value_rates`].
+            it is bins of a number. rates: (S, C) log-odds from the folds that a row is not in, see [`value_rates`].
         labels: (S,), below 0 where there is none. weight: (S,), None: ones.
 
     Returns:
@@ -66,6 +67,7 @@ def chosen_pairs(
     rate = expit(line)
     left, slope = weight * (labels - rate), weight * rate * (1 - rate)
     before, found = _losses(labels, line), {}
+    whole = (weight * before).mean()
     for pair in combinations(range(len(sizes)), 2):
         one, two = pair
         cells = int(sizes[one]) * int(sizes[two])
@@ -74,7 +76,8 @@ def chosen_pairs(
         own = pair_ids(ids, sizes, pair)
         above, room = FoldSums(own, fold, cells, (left, slope)).without(fold, own)
         gain = weight * (before - _losses(labels, line + above / (room + STRENGTH * slope.mean())))
-        if gain.mean() * np.sqrt(len(gain)) >= _FEWEST_DEVIATIONS * gain.std() > 0:
+        deviation = max(gain.std(), 1e-12) / np.sqrt(len(gain))
+        if gain.mean() >= max(_FEWEST_DEVIATIONS * deviation, _LEAST_GAIN * whole):
             found[pair] = gain.mean()
     chosen = {}  # one of each two columns
     for pair in sorted(found, key=found.get, reverse=True):
