@@ -197,6 +197,6 @@ def test_words_for_fields_that_are_none():
     with pytest.raises(ValueError, match=r"rated_fields \(places of categorical fields, or of two\)"):
         lmctr.DNNConfig(vocab_sizes=[300], boosted_trees=trees)
     lmctr.DNNConfig(vocab_sizes=[3, 300], boosted_trees={**trees, "rated_fields": [1, [0, 1]]})
-    for pair in ([0, 2], [0], [0, 1, 1], [0, None]):
+    for pair in ([0, 2], [0], [0, 1, 1], [0, -1]):
         with pytest.raises(ValueError, match="or of two"):
             lmctr.DNNConfig(vocab_sizes=[3, 300], boosted_trees={**trees, "rated_fields": [pair]})
