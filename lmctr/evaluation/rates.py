@@ -24,7 +24,7 @@ MOST_PAIRS = 8
 MOST_CELLS = 1 << 14
 """Values of a pair at most: all that two fields could have together, each of which takes four bytes of a model."""
 _FEWEST_DEVIATIONS = 3.5
-_LEAST_GAIN = 0.01  # of the regression's log loss
+_LEAST_GAIN, _LEAST_OF_BEST = 0.01, 0.03  # of the regression's log loss
 
 
 def pair_ids(ids: np.ndarray, sizes: Sequence[int], fields: Sequence[int]) -> np.ndarray:
@@ -46,7 +46,7 @@ def chosen_pairs(
 
     What rows of a pair of values have above the regression, one Newton step of it smoothed by `STRENGTH` rows, is taken from four of the five
     folds and measured on the rows of the fifth, as a log loss. A pair is chosen where this falls by 3.5 standard errors and by a hundredth, the
-    pairs by which it falls the most first. Not tried are bins of two numbers, which trees divide by themselves, fields made from one column, and
+    pairs by which it falls the most first; none is where the first gains less than three hundredths. Not tried are bins of two numbers, which trees divide by themselves, fields made from one column, and
     pairs of more than `MOST_CELLS` values. Fewer rows than let trees stop early have none.
 
     Args:
@@ -79,6 +79,8 @@ def chosen_pairs(
         deviation = max(gain.std(), 1e-12) / np.sqrt(len(gain))
         if gain.mean() >= max(_FEWEST_DEVIATIONS * deviation, _LEAST_GAIN * whole):
             found[pair] = gain.mean()
+    if max(found.values(), default=0.0) < _LEAST_OF_BEST * whole:  # little to win, and trees err by more columns
+        return []
     chosen = {}  # one of each two columns
     for pair in sorted(found, key=found.get, reverse=True):
         chosen.setdefault(frozenset(columns[place] for place in pair), pair)
