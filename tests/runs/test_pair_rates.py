@@ -25,10 +25,8 @@ def rows_of(count, strength, seed=0):
     generator = np.random.default_rng(seed)
     ids = np.column_stack([generator.integers(0, size, count) for size in SIZES])
     alone = sum(generator.normal(size=size)[own] for size, own in zip(SIZES, ids.T))
-    together = (
-        generator.normal(size=SIZES[:2])[ids[:, 0], ids[:, 1]]
-        + generator.normal(size=SIZES[2:])[ids[:, 2], ids[:, 3]] / 2
-    )
+    first, second = (generator.normal(size=SIZES[place : place + 2]) for place in (0, 2))
+    together = first[ids[:, 0], ids[:, 1]] + 0.8 * second[ids[:, 2], ids[:, 3]]
     return ids, (alone + strength * together + generator.logistic(size=count) > 0).astype(np.float32)
 
 
@@ -69,7 +67,9 @@ def plain_gains(ids, rates, labels, weight):
             before, after = (np.log1p(np.exp(-z if labels[row] else z)) for z in (logits[row], logits[row] + step))
             gains.append(weight[row] * (before - after))
         found[one, two] = np.mean(gains), np.mean(gains) / np.std(gains) * np.sqrt(len(gains))
-    return found
+    loss = np.mean([weight[row] * np.log1p(np.exp(-logits[row] if labels[row] else logits[row])) for row in known])
+    assert max(gain for gain, _ in found.values()) > 0.03 * loss
+    return {pair: (gain, sure * (gain >= 0.01 * loss)) for pair, (gain, sure) in found.items()}
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -104,6 +104,11 @@ def test_which_pairs_are_not_tried(monkeypatch):
     assert (
         chosen_pairs(**given(ids, np.where(np.cumsum(labels) > 19, 0, labels))) == []
     )  # of too few clicks to stop by
+    with (
+        monkeypatch.context() as patch
+    ):  # a table whose best pair gains more than a hundredth, but less than what is asked of the best
+        patch.setattr("lmctr.evaluation.rates._LEAST_OF_BEST", 0.5)
+        assert chosen_pairs(**given(ids, labels)) == []
     monkeypatch.setattr("lmctr.evaluation.rates.MOST_CELLS", 14 * 33 - 1)
     assert chosen_pairs(**given(ids, labels)) == [(2, 3)]
     monkeypatch.setattr("lmctr.evaluation.rates.MOST_CELLS", MOST_CELLS)
