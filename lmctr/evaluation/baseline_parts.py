@@ -61,7 +61,7 @@ def boosted_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 1,500 trees, stopped early on a
     random tenth of the rows, which `seed` draws; below, or with fewer than 20 rows of a class, 50 trees."""
     return _trees(
-        _can_stop_early(labels), seed, most=MOST_TREES, min_samples_leaf=min(100, max(20, len(labels) // 200))
+        can_stop_early(labels), seed, most=MOST_TREES, min_samples_leaf=min(100, max(20, len(labels) // 200))
     )
 
 
@@ -73,7 +73,7 @@ def _trees(stops_early: bool, seed: int, few: int = 50, most: int = 500, **optio
     return BoostedTreesClassifier(early_stopping=stops_early, random_state=seed, **options)
 
 
-def _can_stop_early(labels: np.ndarray, least: int = 1000) -> bool:
+def can_stop_early(labels: np.ndarray, least: int = 1000) -> bool:
     """Whether there are enough rows, of both classes, for a tenth of them to say when to stop."""
     positives = int(np.count_nonzero(labels > 0))
     return len(labels) >= least and min(positives, len(labels) - positives) >= _FEWEST_OF_CLASS
@@ -100,7 +100,7 @@ def statistic_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     num_rows = len(labels)
     options = {"max_leaf_nodes": 15, "l2_regularization": 5.0, "max_features": 0.3}
     options["min_samples_leaf"] = 50 if num_rows >= 10_000 else 20
-    return _trees(_can_stop_early(labels, 100_000), seed, 150 if num_rows >= 1000 else 50, **options)
+    return _trees(can_stop_early(labels, 100_000), seed, 150 if num_rows >= 1000 else 50, **options)
 
 
 def field_draws(labels: np.ndarray) -> int:
@@ -110,7 +110,7 @@ def field_draws(labels: np.ndarray) -> int:
     Chosen on held-out rows of the training and validation parts of ten public tables among one to three of rates 0.05 and 0.1: three that learn twice
     as fast take up to twice the time of one, and have a lower loss than three that do not.
     """
-    return 3 if len(labels) < MANY_ROWS and _can_stop_early(labels) else 1
+    return 3 if len(labels) < MANY_ROWS and can_stop_early(labels) else 1
 
 
 def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
@@ -127,7 +127,7 @@ def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
         "max_features": 0.5,
     }
     options |= {"n_iter_no_change": 20, "learning_rate": 0.1 if field_draws(labels) > 1 else 0.05}
-    return _trees(_can_stop_early(labels), seed, most=MOST_TREES, **options)
+    return _trees(can_stop_early(labels), seed, most=MOST_TREES, **options)
 
 
 def probabilities(model: Any, inputs: np.ndarray) -> np.ndarray:

@@ -66,10 +66,15 @@ class CardFamily(ABC):
         """What boosted trees beside the network read."""
         if self.config.get("use_numeric_skip", True):
             return "the statistics"
-        rated, names = self.config["boosted_trees"].get("rated_fields", ()), self.config.get("field_names")
-        rates = ", ".join(str(place) if names is None else names[place] for place in rated)
-        if len(rated) == len(self.config.get("vocab_sizes") or ()):
-            rates = rates and "all categorical ones"
+        known, names = self.config["boosted_trees"].get("rated_fields", ()), self.config.get("field_names")
+        rated, pairs = ([own for own in known if isinstance(own, list) is paired] for paired in (False, True))
+        told = [
+            " with ".join(str(p) if names is None else names[p] for p in own)
+            for own in [*([p] for p in rated), *pairs]
+        ]
+        if rated and len(rated) == len(self.config.get("vocab_sizes") or ()):
+            told[: len(rated)] = ["all categorical ones"]
+        rates = ", ".join(told)
         return "the numbers and ids of the fields" + (f" and the rates of {rates}" if rates else "")
 
     @abstractmethod

@@ -20,7 +20,7 @@ def table_rows(
     before: torch.nn.Module, after: torch.nn.Module, sources: Sequence[np.ndarray]
 ) -> dict[str, torch.Tensor]:
     """By the name of each table's weight, (V,) int64: the row that each of its rows was in the earlier model, -1 for new ones. The rate of a
-    new value is that of the unknown ones, among which it was.
+    new value, alone or in a pair, is that of the unknown ones, among which it was.
 
     Args:
         before, after: models of one tabular family and of equal fields.
@@ -31,13 +31,14 @@ def table_rows(
         if isinstance(group, PretrainedVectors):
             found[f"{name}.bank.weight"] = torch.from_numpy(sources[group.vocabulary])
         if isinstance(group, ValueRates):
-            own = zip(group.fields, old[name].starts)
-            found[f"{name}.table"] = torch.cat(
-                [
-                    torch.from_numpy(np.where(sources[field] >= 0, sources[field], UNKNOWN) + start)
-                    for field, start in own
-                ]
-            )
+            known = [np.where(own >= 0, own, UNKNOWN) for own in sources]
+            sizes, parts = old[name].sizes, []
+            for own, start in zip(group.fields, old[name].starts):
+                rows = known[own[0]]
+                for field in own[1:]:
+                    rows = np.add.outer(rows * sizes[field], known[field]).ravel()
+                parts.append(torch.from_numpy(rows + start))
+            found[f"{name}.table"] = torch.cat(parts)
         if not isinstance(group, FieldGroup) or group.table is None:
             continue
         rows = torch.full((group.table.num_embeddings,), -1)

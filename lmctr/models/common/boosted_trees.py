@@ -1,10 +1,11 @@
 """Gradient-boosted trees as a part of a network: fitted beside it, evaluated in PyTorch, saved and exported with it.
 
 Shapes: B samples, Fs columns that the trees read, T tasks, M trees of a task, L leaves of a tree, Nn numeric and C categorical fields, Cr of
-these with rates, V values of a field.
+these, and pairs of them, with rates, V values of a field.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -118,16 +119,20 @@ class BoostedTrees(nn.Module):
 
 
 class ValueRates(nn.Module):
-    """The log-odds of each value of some categorical fields: float32, kept as the integers of their bits.
+    """The log-odds of each value of some categorical fields, and of each two values of pairs of them: float32, kept as the integers of their bits.
 
     Args:
-        fields: (Cr,) places of the fields among the categorical ones. sizes: (Cr,) their V. num_tasks: T.
+        fields: (Cr,) places of the fields among the categorical ones, two of a pair. sizes: (C,) V of all categorical fields. num_tasks: T.
     """
 
-    def __init__(self, fields: Sequence[int], sizes: Sequence[int], num_tasks: int):
+    def __init__(self, fields: Sequence[int | Sequence[int]], sizes: Sequence[int], num_tasks: int):
         super().__init__()
-        self.fields, self.starts = list(fields), [sum(sizes[:place]) for place in range(len(sizes))]
-        self.register_buffer("table", torch.zeros((sum(sizes), num_tasks), dtype=torch.int32))
+        self.fields = [(field,) if isinstance(field, int) else tuple(field) for field in fields]
+        self.sizes, self.starts, end = list(sizes), [], 0
+        for own in self.fields:
+            self.starts.append(end)
+            end += prod(sizes[field] for field in own)
+        self.register_buffer("table", torch.zeros((end, num_tasks), dtype=torch.int32))
 
     def init_parameters(self, config: object) -> None:
         init.zeros_(self.table)
@@ -144,8 +149,13 @@ class ValueRates(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, C) ids to float32 (B, T Cr), one task after the other."""
-        places = torch.stack([input_ids[:, field] + start for field, start in zip(self.fields, self.starts)], 1)
-        return _floats(self.table)[places.long()].transpose(1, 2).flatten(1)
+        ids, places = input_ids.long(), []
+        for own, start in zip(self.fields, self.starts):
+            place = ids[:, own[0]]
+            for field in own[1:]:
+                place = place * self.sizes[field] + ids[:, field]
+            places.append(place + start)
+        return _floats(self.table)[torch.stack(places, 1)].transpose(1, 2).flatten(1)
 
 
 class TreesBeside(nn.Module):
@@ -182,13 +192,12 @@ class TreesBeside(nn.Module):
 
 class FieldTrees(TreesBeside):
     """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and their rates:
-    `rated_fields` of `config.boosted_trees`, places of categorical fields."""
+    `rated_fields` of `config.boosted_trees`, places of categorical fields, and of pairs of them."""
 
     def grow(self, config: Any) -> None:
         super().grow(config)
         rated = (config.boosted_trees or {}).get("rated_fields", ())
-        sizes = [config.vocab_sizes[field] for field in rated]
-        self.rates = ValueRates(rated, sizes, self.num_tasks) if sizes else None
+        self.rates = ValueRates(rated, config.vocab_sizes, self.num_tasks) if rated else None
 
     @staticmethod
     def columns(numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None) -> torch.Tensor:

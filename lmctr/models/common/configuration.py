@@ -81,7 +81,7 @@ class CTRConfig(PreTrainedConfig):
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
         boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
             of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, their `share` in the logits, and, on
-            fields, `rated_fields`, the places of the categorical ones whose values they know by their rates.
+            fields, `rated_fields`, the places of the categorical ones whose values they know by their rates, and of pairs of them.
         calibration (`list`, *optional*): what is added to the logits of each task, found on validation (`training.calibration`).
         processor_fingerprint (`str`, *optional*): `fingerprint` of the processor whose ids the weights know; one with another is refused
             where both are loaded together.
@@ -99,7 +99,7 @@ class CTRConfig(PreTrainedConfig):
     task_names: ClassVar[list[str] | None] = None
 
     soft_labels: bool = False
-    boosted_trees: dict[str, int | float | list[int]] | None = None
+    boosted_trees: dict[str, int | float | list[int | list[int]]] | None = None
     calibration: list[float] | None = None
     processor_fingerprint: str | None = None
 
@@ -136,10 +136,14 @@ class CTRConfig(PreTrainedConfig):
                 and sizes["trees"] in range(1, 10_001)
                 and sizes["leaves"] in range(2, 32)
                 and 0 <= sizes["share"] <= 1
-                and set(sizes.get("rated_fields", ())) <= {*range(len(getattr(self, "vocab_sizes", None) or ()))}
+                and all(
+                    place in range(len(getattr(self, "vocab_sizes", None) or ()))
+                    for own in sizes.get("rated_fields", ())
+                    for place in (own if isinstance(own, list) and len(own) == 2 else [own])
+                )
             ),
             "boosted_trees",
-            "None, or trees (1 to 10,000), leaves (2 to 31), share (0 to 1) and, of a table, rated_fields (places of categorical fields)",
+            "None, or trees (1 to 10,000), leaves (2 to 31), share (0 to 1) and, of a table, rated_fields (places of categorical fields, or of two)",
         )
         tasks = len(self.task_names or ("click",))
         self._require(

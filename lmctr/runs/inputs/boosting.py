@@ -29,7 +29,7 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
 
     On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
     the mean of both is above either. On the fields of a table half read numbers and ids, and the rates of fields of many values, half the rates
-    of all fields too; of samples without rates both halves read the same.
+    of all fields and pairs of fields too; of samples without rates both halves read the same.
 
     Args:
         model: with a place for trees. samples: the training part, what the trees read as their values.
@@ -42,7 +42,8 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
         values = values.astype(np.float32)
         if isinstance(beside, FieldTrees):
             rates = beside.num_columns + len(forests) * len(samples.rated) + np.arange(len(samples.rated))  # its own
-            many = np.array([model.config.vocab_sizes[field] > TREE_BINS for field in samples.rated], bool)
+            sizes = model.config.vocab_sizes
+            many = np.array([isinstance(own, int) and sizes[own] > TREE_BINS for own in samples.rated], bool)
             read = [np.r_[: beside.num_columns, own] for own in (rates[many], rates)]
             halves = read[1:] if many.any() and many.all() else read
             forests.append(_field_forest(values, halves, labels, weight, seed))

@@ -21,15 +21,15 @@ class LinearSamples(NamedTuple):
     Args:
         values: (S, Fs) scaled statistics, or columns of fields. labels: (S,), or (S, T) for several tasks; below 0 where there is none.
         weight: (S,) or None. times: (S,) unix seconds, or None.
-        rated: places of the categorical fields whose rates, one task after the other, are the last columns. rates: of all their values,
-            (all V, T), see [`~lmctr.evaluation.rates.value_rates`].
+        rated: places of the categorical fields, two of a pair, whose rates, one task after the other, are the last columns. rates: of all
+            their values, (all V, T), see [`~lmctr.evaluation.rates.value_rates`].
     """
 
     values: np.ndarray
     labels: np.ndarray
     weight: np.ndarray | None
     times: np.ndarray | None
-    rated: Sequence[int] = ()
+    rated: Sequence[int | list[int]] = ()
     rates: np.ndarray | None = None
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +30,7 @@ from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.baseline_parts import MANY_ROWS, MAX_FITTED_EVENTS, newest
-from lmctr.evaluation.rates import value_rates
+from lmctr.evaluation.rates import chosen_pairs, pair_ids, value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
@@ -465,11 +467,31 @@ class TabularInput(GoingOn, StoredInput):
         rated = _rated(self.store.processor.ordered_fields(), len(rows))
         if not rated:
             return self._samples(columns, rows)
-        labels, weight = self.store.labels[train], self.view.sample_weight(train)
-        ids = (self.store.input_ids[train, field] for field in rated)
-        whole, own = value_rates(ids, [model.config.vocab_sizes[field] for field in rated], labels, weight, fitted)
+        sizes, labels, weight = model.config.vocab_sizes, self.store.labels[train], self.view.sample_weight(train)
+        rated += self._pairs(sizes, train, fitted)
+        ids, known = self.store.input_ids[train], [[own] if isinstance(own, int) else own for own in rated]
+        together = (pair_ids(ids, sizes, own) for own in known)
+        whole, own = value_rates(
+            together, [prod(sizes[field] for field in own) for own in known], labels, weight, fitted
+        )
         columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
         return self._samples(columns, rows)._replace(rated=rated, rates=whole)
+
+    def _pairs(self, sizes: list[int], train: np.ndarray, fitted: np.ndarray) -> list[list[int]]:
+        """Pairs of categorical fields whose rates tell more than those of all fields alone, of any task."""
+        fields = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
+        columns, are_bins = (
+            [(own.source_column, own.extract) for own in fields],
+            [own.type == "numeric" for own in fields],
+        )
+        ids, labels, weight = self.store.input_ids[train], self.store.labels[train], self.view.sample_weight(train)
+        _, rates = value_rates(ids.T, sizes, labels, weight, fitted)
+        labels, weight = labels[fitted].reshape(len(fitted), -1), None if weight is None else weight[fitted]
+        found = (
+            chosen_pairs(ids[fitted], sizes, columns, are_bins, rates[:, task], own, weight)
+            for task, own in enumerate(labels.T)
+        )
+        return [list(pair) for pair in dict.fromkeys(itertools.chain.from_iterable(found))]
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
