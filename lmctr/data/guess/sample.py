@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
@@ -147,15 +147,43 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names, and none given; names of one that has some.
     """
     path, kind = checked_file(expanded(path))
+    is_of_lines = kind in ("csv", "tsv")
     # what ends as RecBole's files do may be MovieLens' u.item, which | parts
     is_tabbed = kind == "tsv" and "\t" in head_of(path).partition("\n")[0]
-    delimiter = delimiter_of(path) if kind in ("csv", "tsv") and not is_tabbed else None
-    if names is not None and kind not in ("csv", "tsv"):
+    delimiter = delimiter_of(path) if is_of_lines and not is_tabbed else None
+    if names is not None and not is_of_lines:
         raise ValueError(
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
         )
     if kind == "csv":
         refuse_other_lines(path)
+    table, whole, mixed = _first_rows(path, kind, delimiter, names)
+    if is_of_lines:
+        _refuse_lines(path, table, names)
+    objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
+    nameless = tuple(name for name in table.column_names if not name.strip())
+    no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
+    table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
+    reading: dict[str, Any] = {} if names is None else {"names": [*names]}
+    reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
+    if is_of_lines:
+        table, missing = _as_written(path, table, delimiter, names)
+        table, decimal, missing = _cleaned(table, delimiter, missing)
+        reading |= {"decimal": ","} if decimal == "," else {}
+        reading |= {"na_values": sorted(missing)} if missing else {}
+    else:  # others say themselves what is missing
+        if long := _beyond_64_bits(table):
+            table = _with_texts(table, table.select(long) if kind == "parquet" else _texts(path, long))
+        table = pa.table({name: _plain_values(table[name], {""}) for name in table.column_names})
+    words = list_columns(path) if kind == "tsv" else ()
+    rows = table.num_rows if whole else _rows_of(path, kind, table)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+
+
+def _first_rows(
+    path: Path, kind: str, delimiter: str | None, names: Sequence[str] | None
+) -> tuple[pa.Table, bool, tuple[str, ...]]:
+    """The first rows of a file, whether these are all, and columns of JSON lines that hold values of several types."""
     mixed: tuple[str, ...] = ()
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     try:
@@ -170,18 +198,21 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     table = _with_more(table, blocks) if kind == "parquet" else table
     whole = next(blocks, None) is None
-    table = _of_all_files(path) if kind == "parquet" and path.is_dir() and not whole else table
-    if kind in ("csv", "tsv"):
-        refuse_lists_of_shown(table, path)
+    return _of_all_files(path) if kind == "parquet" and path.is_dir() and not whole else table, whole, mixed
+
+
+def _refuse_lines(path: Path, table: pa.Table, names: Sequence[str] | None) -> None:
+    """Raises `ValueError` where lines of a text file are names that are none, or a line of names stands among the rows."""
+    refuse_lists_of_shown(table, path)
     if names is not None and table.column_names[: len(names)] != [*names]:
         raise ValueError(
             f"{path}: its first line holds names ({first_of(table.column_names)}), so that it needs no others; leave {', '.join(names)} out."
         )
-    if kind in ("csv", "tsv") and (place := _place_of_names(table)) is not None:
+    if (place := _place_of_names(table)) is not None:
         raise ValueError(
             f"{path}, row {place + 1:,}: the names of the columns again, as where files were put together; delete this line"
         )
-    if kind in ("csv", "tsv") and len(second := _second_names(table)) > table.num_columns / 2:
+    if len(second := _second_names(table)) > table.num_columns / 2:
         raise ValueError(
             f"{path}, row 1: {', '.join(map(repr, second[:3]))} ..., and numbers below, as where "
             + (
@@ -190,58 +221,54 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
                 else f"a line of names stands at the top; leave {', '.join(names)} out, or delete it"
             )
         )
-    if (
-        kind in ("csv", "tsv")
-        and names is None
-        and not _are_places(table.column_names)
-        and (hint := no_header_hint(table.column_names, _values_as_names(table), str(path)))
-    ):
-        raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
-    objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
-    nameless = tuple(name for name in table.column_names if not name.strip())
-    no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
-    table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
-    long, missing = _beyond_64_bits(table), set()
-    if kind in ("csv", "tsv"):
-        # as they are written: zeros in front make whole numbers codes, and words that were read as missing are told
-        read = [own.name for own, values in zip(table.schema, table.columns) if _may_be_words(own.type, values)]
-        texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
-        missing = {
-            word for name in read for word in pc.unique(texts[name]).to_pylist() if word and word in MISSING_WORDS
-        }
-        integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
-        long += [name for name in integers if name not in long and _are_codes(texts[name], table[name])]
-        table = _with_texts(table, texts.select(long))
-    elif long:
-        table = _with_texts(table, table.select(long) if kind == "parquet" else _texts(path, long))
-    reading = {} if names is None else {"names": [*names]}
-    reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
+    if names is None and not _are_places(table.column_names):
+        hint = no_header_hint(table.column_names, _values_as_names(table), str(path))
+        if hint:
+            raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
+
+
+def _as_written(
+    path: Path, table: pa.Table, delimiter: str | None, names: Sequence[str] | None
+) -> tuple[pa.Table, set[str]]:
+    """The table with whole numbers that have zeros in front, or more than 64 bits, as texts; and the words that were read as missing."""
+    long = _beyond_64_bits(table)
+    read = [own.name for own, values in zip(table.schema, table.columns) if _may_be_words(own.type, values)]
+    texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
+    missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word and word in MISSING_WORDS}
+    integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
+    long += [name for name in integers if name not in long and _are_codes(texts[name], table[name])]
+    return _with_texts(table, texts.select(long)), missing
+
+
+def _cleaned(table: pa.Table, delimiter: str | None, missing: set[str]) -> tuple[pa.Table, str, set[str]]:
+    """The table of a text file with null for missing values and numbers for texts of them, how decimals are written, and all words for missing."""
     decimal, cleaned = ".", {}
     for name in table.column_names:
-        values = decoded(table[name].combine_chunks())  # of categories of pandas
-        if pa.types.is_decimal(values.type):
-            values = values.cast(pa.float64())
-        if is_text(values.type):
-            found = pc.unique(values.drop_null()).to_pylist()[:10_000]
-            words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(
-                found
-            )
-            words = words if kind in ("csv", "tsv") else set()  # others say themselves what is missing
-            values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)
-            missing |= words
-            comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
-            comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
-            decimal = "," if comma else decimal
-            if comma or (words and _all_match(values, f"^{_NUMBER}$")):
-                values = pc.replace_substring(values, ",", ".").cast(pa.float64())
-        cleaned[name] = without_empty(values)  # NaN too
-    if kind in ("csv", "tsv"):
-        reading |= {"decimal": ","} if decimal == "," else {}
-        reading |= {"na_values": sorted(missing)} if missing else {}
-    table = pa.table(cleaned)
-    words = list_columns(path) if kind == "tsv" else ()
-    rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+        values = table[name].combine_chunks()
+        if not is_text(values.type):
+            cleaned[name] = _plain_values(values)
+            continue
+        found = pc.unique(values.drop_null()).to_pylist()[:10_000]
+        words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(found)
+        values = _plain_values(values, {"", *words})
+        missing = missing | words
+        comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
+        comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
+        decimal = "," if comma else decimal
+        if comma or (words and _all_match(values, f"^{_NUMBER}$")):
+            values = pc.replace_substring(values, ",", ".").cast(pa.float64())
+        cleaned[name] = without_empty(values)
+    return pa.table(cleaned), decimal, missing
+
+
+def _plain_values(values: pa.Array | pa.ChunkedArray, words: Collection[str] = ()) -> pa.Array:
+    """Values of a column without categories of pandas and decimals; NaN, and of texts those words, are null."""
+    values = decoded(values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values)
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    if is_text(values.type) and words:
+        values = pc.if_else(pc.is_in(values, pa.array([*words])), pa.scalar(None, values.type), values)
+    return without_empty(values)
 
 
 def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
