@@ -1,4 +1,5 @@
-"""What a log tells of the moment of an event is a field of its samples as a table: the baselines beside it read that too, and `init` gives it to the trees."""
+"""What a log tells of the moment of an event, its context and its scenario, is read by models: the baselines beside them read it too, and `init` gives the
+context to the trees of a table."""
 
 import json
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 from lmctr.cli.main import main
+from lmctr.runs.inputs import input_of
+from lmctr.runs.recipe import load_recipe
 
 SCHEMA = {
     "name": "shop",
@@ -60,6 +63,17 @@ def test_baselines_read_the_context_that_the_model_reads(log, statistics):
         other, other_known = trained("without", "--data.options.own_columns", "[]")
         assert other["logistic_regression"]["validation"]["auc"] < 0.65
         assert known != other_known
+
+
+@pytest.mark.parametrize("family", ["dnn", "din"])
+def test_baselines_read_the_scenario(log, family):
+    columns = {**SCHEMA["columns"], "context": [], "scenario": "place"}
+    Path("shop.yaml").write_text(yaml.safe_dump({**SCHEMA, "columns": columns}))
+    view = input_of(load_recipe({**RECIPE, "model": {"family": family, "embedding_dim": 4}}))
+    view.load(Path())
+    view.check()
+    for name, parts in view.baselines(0)[0].items():
+        assert (parts["validation"]["auc"] > 0.8) == (name != "counting")
 
 
 def test_init_gives_trees_a_context_of_few_values(log):
