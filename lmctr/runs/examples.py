@@ -55,7 +55,7 @@ def example_request(folder: RunFolder, items: ItemStatistics | None) -> dict[str
         candidate.pop("statistics", None)
         for entry in (candidate, *history):
             entry.setdefault("item", None)
-        if context := items.reader.context:
+        if context := items.reader.asked_context:
             candidate["context"] = dict.fromkeys(context)
         later = max(0, items.time + 1 - time)
         history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later

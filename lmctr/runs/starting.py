@@ -377,7 +377,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
             "min_count": 2,
             "item_features": list(guess.item_categories),
             "user_features": list(guess.user_categories),
-            "statistics": _statistics(guess),
+            "statistics": [*_statistics(guess), *_scenario(guess)],
         },
         "model": {},
         "training": {
@@ -403,7 +403,9 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
     of_log = {"options": {"history_length": 20, "min_count": 5}}
-    of_log = {} if guess.is_table else of_log | {"statistics": _statistics(guess, _MOST_OF_CONTEXT)}
+    of_log = (
+        {} if guess.is_table else of_log | {"statistics": [*_statistics(guess, _MOST_OF_CONTEXT), *_scenario(guess)]}
+    )
     return {
         "data": {**of_log, "max_train_samples": 500_000, "max_eval_samples": 100_000},
         "model": model,
@@ -447,6 +449,11 @@ def _statistics(guess: LogGuess, most: int | None = None) -> list[str]:
     few = most is None or len(context_names(guess.events.table.select(columns))) <= most
     context = ["context"] if columns and few else []
     return ["full", *repeats, *factors, *context]
+
+
+def _scenario(guess: LogGuess) -> list[str]:
+    """The statistics of where a candidate is shown, if events say it; requests of texts do not."""
+    return ["scenario"] if "scenario" in guess.schema["columns"] else []
 
 
 def _trees(guess: LogGuess) -> dict[str, Any]:

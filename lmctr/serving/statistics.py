@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmctr.statistics import UserStatistics
+from lmctr.statistics.table import SHOWN
 from lmctr.utils.rows import each, whole_seconds
 from lmctr.utils.suggest import errors_of, refuse_unknown
 
@@ -101,8 +102,7 @@ class RequestStatistics:
         )
         entries = list(chain.from_iterable(groups))
         if those[0].processor.statistics_reader.context:
-            contexts = [entry.pop("context", None) for entry in entries]
-            values = those[0]._with_context(values, contexts, list(chain.from_iterable(numbers)))
+            values = those[0]._with_context(values, entries, list(chain.from_iterable(numbers)))
         for entry, row in zip(entries, values.tolist()):
             entry["statistics"] = row
         return filled
@@ -129,15 +129,21 @@ class RequestStatistics:
             by_time.setdefault(own, []).append(number)
         return filled, by_time
 
-    def _with_context(self, raw: np.ndarray, contexts: Sequence[Any], numbers: Sequence[int]) -> np.ndarray:
-        reader = self.processor.statistics_reader
-        for number, context in zip(numbers, contexts):
+    def _with_context(self, raw: np.ndarray, entries: Sequence[dict[str, Any]], numbers: Sequence[int]) -> np.ndarray:
+        """Raw statistics of candidates with those of their context, which is taken out of them, and of their scenario."""
+        reader, contexts = self.processor.statistics_reader, []
+        asked = reader.asked_context
+        for number, entry in zip(numbers, entries):
+            context = entry.pop("context", None if asked else {})
             if not isinstance(context, Mapping):
                 found = "none" if context is None else f"{context!r}"
                 raise ValueError(
-                    f"candidates[{number}] needs 'context', an object of {', '.join(map(repr, reader.context))}; got {found}"
+                    f"candidates[{number}] needs 'context', an object of {', '.join(map(repr, asked))}; got {found}"
                 )
-            refuse_unknown(context, reader.context, f"candidates[{number}]: context")
+            refuse_unknown(context, asked, f"candidates[{number}]: context")
+            if asked != reader.context:
+                context = {**context, SHOWN: self.processor.scenario_of(entry, f"candidates[{number}]")}
+            contexts.append(context)
         try:
             return reader.with_context(raw, contexts)
         except ValueError:

@@ -17,7 +17,7 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from .factors import CLICK, factor_scores
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
-from .table import Statistic, category_values, context_values, item_numbers, statistic
+from .table import Statistic, category_values, context_of, context_values, item_numbers, statistic
 
 SIDES = ("user", "item")
 RESIDUALS = {"label": "residual", "value": "value_residual"}
@@ -215,7 +215,7 @@ def counted(
     Yields:
         Places among the events (N,), places among the statistics (K,), and the values (N, K) float64.
     """
-    context = getattr(log, "context", None)
+    context = context_of(log) if any(row.family == "context" for row in wanted) else None
     signals = log_signals(log, wanted, prior, label) if signals is None else signals
     rest = [(place, row) for place, row in enumerate(wanted) if not row.of_factors]
     # samples have the same bits whatever is asked beside them, so that a training that goes on reads what it read

@@ -29,7 +29,16 @@ from lmctr.utils.suggest import refuse_unknown
 from .events import counted, log_signals
 from .factors import LEAST_SPREAD, changed_settings
 from .states import Prior
-from .table import Statistic, context_values, context_word, resolve_statistics, statistic, whole_number
+from .table import (
+    SHOWN,
+    Statistic,
+    context_of,
+    context_values,
+    context_word,
+    resolve_statistics,
+    statistic,
+    whole_number,
+)
 
 _KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale", "whole")
 STRENGTH = 3.0
@@ -96,8 +105,9 @@ class StatisticsReader:
         known = known[~np.isnan(known)]
         reader = cls(resolved, float(labels.mean()), float(known.mean()) if len(known) else 0.0, float(strength))
         if reader.context:
-            is_whole = {name: pa.types.is_integer(log.context[name].type) for name in reader.context}
-            reader = replace(reader, whole=tuple(name for name in reader.context if is_whole[name]))
+            context = context_of(log)
+            whole = tuple(name for name in reader.context if pa.types.is_integer(context.schema.field(name).type))
+            reader = replace(reader, whole=whole)
         signals = log_signals(log, reader.rows, reader.priors, label)
         factors = [row.signal for row in reader.rows if row.of_factors]
         numbers = signals.numbers | {signal: signals.left[signal] for signal in factors}
@@ -170,6 +180,11 @@ class StatisticsReader:
     def context(self) -> tuple[str, ...]:
         """Columns of an event's context that are read."""
         return tuple(dict.fromkeys(row.feature.partition("=")[0] for row in self.rows if row.family == "context"))
+
+    @cached_property
+    def asked_context(self) -> tuple[str, ...]:
+        """Those of `context` that a request says in the `context` of a candidate: all but its scenario."""
+        return tuple(name for name in self.context if name != SHOWN)
 
     @cached_property
     def told(self) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ the label less what was to be expected, and its `value_residual`, the same of th
 far of the other side: of the item for the statistics of users and of categories, of the user for those of items.
 
 What a log tells of the moment of an event itself (`log.context`: position, device, price) is read by the same door: `context:price` is the number,
-`context:device=phone` 1 for this value and 0 for others.
+`context:device=phone` 1 for this value and 0 for others. So is the scenario, of a log that has several (the set `scenario`): `context:@scenario=home`.
 
 Users who come back to items have statistics with this very item as well: those of categories, where each item is one (the set `repeats`).
 
@@ -195,16 +195,19 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(n for n in _KNOWN if n not in BASIC)
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
     "context": (),
+    "scenario": (),
     "repeats": tuple(row.name for row in _REPEATS),
     "factors": tuple(row.name for row in _FACTORS),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
-for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before. `factors`: that of
+for its numeric columns. `context`: every column of a log's context. `scenario`: where a candidate is shown. `repeats`: what the user did with the same item before. `factors`: that of
 graded values where a log has them, of labels otherwise; and that of clicks where no event that others see is anything else."""
 _KNOWN |= {row.name: row for row in _REPEATS + _FACTORS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers, unless their name says codes."""
 _CONTEXT = "context:"
+SCENARIO, SHOWN = "scenario", "@scenario"
+"""The set of the scenario's statistics, and what the scenario is called among columns of the context, of which one may be called as the set is."""
 _WHOLE = re.compile(r"\s*([+-]?[0-9]{1,100})(\.0*)?\s*")
 
 
@@ -322,6 +325,15 @@ def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
     return catalogue[name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
+def context_of(log: Any) -> pa.Table | None:
+    """What a log tells of the moment of its events: its context, and the scenario, if it has several."""
+    context, names = getattr(log, "context", None), getattr(log, "scenario_names", ())
+    if len(names) < 2 or log.scenario is None:
+        return context
+    own = {} if context is None else dict(zip(context.column_names, context.columns))
+    return pa.table({**own, SHOWN: pa.array(names, pa.string()).take(pa.array(log.scenario))})
+
+
 def context_names(context: pa.Table) -> list[str]:
     """The statistics of all columns of a log's context, but for lists."""
     found = []
@@ -390,11 +402,16 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
     catalogue, graded = log.catalogue, getattr(log, "feedback_values", None) is not None
     columns, years = category_columns(catalogue), item_numbers(catalogue, "year") is not None
     found: list[str] = []
-    context = getattr(log, "context", None)
+    context, given = context_of(log), getattr(log, "context", None)
     for name in [names] if isinstance(names, str) else names:
+        if name == SCENARIO:
+            if context is None or SHOWN not in context.column_names:
+                raise ValueError(f"data.statistics names {name!r}, of which the log has less than two; leave it out")
+            found += context_names(context.select([SHOWN]))
+            continue
         if name == "context" or name.startswith(_CONTEXT):
             column = name.removeprefix(_CONTEXT).partition("=")[0]
-            known = [] if context is None else context.column_names
+            known = [] if (context if name != "context" else given) is None else context.column_names
             if not known or (name != "context" and column not in known):
                 raise ValueError(
                     f"data.statistics names {name!r}, but the log's context has {', '.join(known) or 'no columns'}; name them as "
@@ -404,7 +421,7 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 raise ValueError(
                     f"data.statistics names {name!r}, but {column!r} holds lists, which have no statistics; leave it out"
                 )
-            found += context_names(context) if name == "context" else [name]
+            found += context_names(given) if name == "context" else [name]
             continue
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])

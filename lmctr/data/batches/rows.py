@@ -212,9 +212,10 @@ class LogBatches(Batches):
             counts[name] = {"values": int(times @ values), "unknown": int(times @ unknown)}
             examples[name] = named(np.flatnonzero(times * unknown)[:MAX_EXAMPLES])
         reader = self.processor.statistics_reader
-        if reader is not None and reader.told and self.log.context is not None:
-            context = self.log.context.select(list(reader.told)).take(pa.array(events))
-            columns = {name: pc.value_counts(context[name].combine_chunks()).to_pylist() for name in reader.told}
+        told = [] if reader is None else [name for name in reader.told if name in reader.asked_context]
+        if told and self.log.context is not None:
+            context = self.log.context.select(told).take(pa.array(events))
+            columns = {name: pc.value_counts(context[name].combine_chunks()).to_pylist() for name in told}
             own = {name: [(one["values"], one["counts"]) for one in entries] for name, entries in columns.items()}
             counts[CONTEXTS], found = reader.unknown_context(own)
             examples[CONTEXTS] = found[:MAX_EXAMPLES]

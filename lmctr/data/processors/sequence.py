@@ -576,6 +576,11 @@ class SequenceProcessor(FittedExtractor):
             return 0
         raise ValueError(f"{where} has no 'behavior'; give one of {', '.join(self.behavior_names)}.")
 
+    def scenario_of(self, entry: Mapping[str, Any], where: str) -> str:
+        """Name of the scenario of an event or a candidate, the first one where it is not said; `where` names the entry in errors."""
+        given = entry.get("scenario")
+        return self.scenario_names[0 if given is None else _code(given, self.scenario_names, "scenario", where)]
+
     @property
     def knows_no_behavior(self) -> bool:
         """Whether code 0 is a behaviour that is not known."""

@@ -100,7 +100,7 @@ def _of_log(
         count = min(CANDIDATES, len(fresh))
         items = draw.choice(fresh, count, replace=False, p=weights / weights.sum()) if count else log.item[last[-1:]]
         history, candidates = describe(log, processor, last, items)
-        if context := getattr(processor.statistics_reader, "context", ()):  # as it was the last time
+        if context := getattr(processor.statistics_reader, "asked_context", ()):  # as it was the last time
             known = (
                 log.context.select(context).slice(int(last[-1]), 1).to_pylist()[0]
                 if len(last)

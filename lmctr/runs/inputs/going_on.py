@@ -14,7 +14,7 @@ from lmctr.data.reading import MissingColumnsError
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import resolve_statistics, statistic
-from lmctr.statistics.table import ITEM, Statistic, catalogue_column
+from lmctr.statistics.table import ITEM, Statistic, catalogue_column, context_of
 from lmctr.training.growth import carry_optimizer, carry_weights
 from lmctr.utils.suggest import first_of
 
@@ -74,7 +74,8 @@ class GoingOn:
         names = resolve_statistics(wanted, log) if wanted else ()
         asked = (RunFolder(self.before).recipe() or {}).get("data", {}).get("statistics")
         (others, columns, read), (others_before, known, read_before) = _parted(names), _parted(before)
-        context = set() if log.context is None else set(log.context.column_names)
+        told = context_of(log)
+        context = set() if told is None else set(told.column_names)
         lost = [
             name for name in read_before if catalogue_column(log.catalogue, name) not in log.catalogue.column_names
         ]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy.special import expit
 
 from lmctr.data.logs.log import InteractionLog
@@ -15,7 +14,7 @@ from lmctr.data.logs.splits import Splits
 from lmctr.evaluation.baselines import baseline_metrics, baseline_predictions
 from lmctr.evaluation.slices import sample_slices, slice_metrics
 from lmctr.runs.verdict import strongest_baseline
-from lmctr.statistics.table import context_names
+from lmctr.statistics.table import SCENARIO
 
 
 class LogResults:
@@ -37,9 +36,9 @@ class LogResults:
         if label is not None:
             log = dataclasses.replace(log, label=label)
             splits = dataclasses.replace(splits, **{part: own[label[own] >= 0] for part, own in splits.items()})
-        log, of_scenario = _with_scenario(log)
         self.log, self.splits = log, splits
-        self.statistics = (*statistics, *(() if "context" in statistics else of_scenario))
+        several = len(log.scenario_names) > 1 and log.scenario is not None
+        self.statistics = (*statistics, *([SCENARIO] if several and SCENARIO not in statistics else []))
         self._found: tuple[tuple[int, bool], dict[str, dict[str, np.ndarray]]] | None = None
 
     def _predictions(self, seed: int, refit: bool) -> dict[str, dict[str, np.ndarray]]:
@@ -79,13 +78,3 @@ class LogResults:
         weight = None if log.weight is None else log.weight[events]
         slices = sample_slices(log, events, self.splits.train)
         return slice_metrics(slices, log.label[events], predictions, log.user[events], weight)
-
-
-def _with_scenario(log: InteractionLog) -> tuple[InteractionLog, list[str]]:
-    """A log of several scenarios with these in its context, as which baselines read what models read as scenarios, and the names of their statistics."""
-    context = pa.table({}) if log.context is None else log.context
-    if len(log.scenario_names) < 2 or "scenario" in context.column_names:
-        return log, []
-    column = pa.array(log.scenario_names).take(pa.array(log.scenario))
-    added = pa.table({**dict(zip(context.column_names, context.columns)), "scenario": column})
-    return dataclasses.replace(log, context=added), context_names(added.select(["scenario"]))

@@ -27,6 +27,7 @@ from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_part, che
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
+from lmctr.statistics.table import SHOWN
 from lmctr.utils.arrow import is_list
 
 
@@ -303,7 +304,7 @@ def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
     more = [
         chosen for chosen in ("repeats", "factors") if any(name in (chosen, *STATISTIC_SETS[chosen]) for name in names)
     ]
-    context = any(name == "context" or name.startswith("context:") for name in names)
+    context = any(name == "context" or (name.startswith("context:") and SHOWN not in name) for name in names)
     return "full", *more, *(("context",) if context else ())
 
 

@@ -46,6 +46,7 @@ from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint, 
 from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pretrained_text_config, scratch_text_config
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader
+from lmctr.statistics.table import SCENARIO, SHOWN
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.files import expanded, read_json
 from lmctr.utils.values import Values
@@ -134,6 +135,12 @@ class TextInput(GoingOn, LogInput):
                 "set data.retrieval, for example {encoder: tfidf, k: 50}",
             )
         yield from check_statistics(data)
+        names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+        if SCENARIO in names or any(SHOWN in name for name in names):
+            yield (
+                "data.statistics",
+                f"data.statistics is {names}: requests of texts tell no scenario; leave {SCENARIO} out",
+            )
         yield from _wrong_sinks(data, model)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
