@@ -126,7 +126,8 @@ class LogDataKeys(DataKeys):
     statistics: str | list[str] = Field(
         [],
         description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
-        "(`basic`, `full`, `repeats` where users come back to items, `factors` where many users judge the same items, `context`) and names.",
+        "(`basic`, `full`, `repeats` where users come back to items, `factors` where many users judge the same items, `context`, `scenario`) and "
+        "names.",
     )
 
     _seconds = field_validator("since", mode="before")(_seconds)
