@@ -331,7 +331,9 @@ def context_of(log: Any) -> pa.Table | None:
     if len(names) < 2 or log.scenario is None:
         return context
     own = {} if context is None else dict(zip(context.column_names, context.columns))
-    return pa.table({**own, SHOWN: pa.array(names, pa.string()).take(pa.array(log.scenario))})
+    return pa.table(
+        {**own, SHOWN: pa.DictionaryArray.from_arrays(pa.array(log.scenario), pa.array(names, pa.string()))}
+    )
 
 
 def context_names(context: pa.Table) -> list[str]:
