@@ -402,10 +402,10 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
         model, patience = {"embedding_dim": 16}, 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
-    of_log = {"options": {"history_length": 20, "min_count": 5}}
-    of_log = (
-        {} if guess.is_table else of_log | {"statistics": [*_statistics(guess, _MOST_OF_CONTEXT), *_scenario(guess)]}
-    )
+    of_log: dict[str, Any] = {}
+    if not guess.is_table:
+        names = [*_statistics(guess, _MOST_OF_CONTEXT), *_scenario(guess)]
+        of_log = {"options": {"history_length": 20, "min_count": 5}, "statistics": names}
     return {
         "data": {**of_log, "max_train_samples": 500_000, "max_eval_samples": 100_000},
         "model": model,

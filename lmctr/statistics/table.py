@@ -325,14 +325,22 @@ def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
     return catalogue[name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
+def tells_scenarios(log: Any) -> bool:
+    """Whether a log has several scenarios, and says which one each event is of."""
+    return len(getattr(log, "scenario_names", ())) > 1 and log.scenario is not None
+
+
 def context_of(log: Any) -> pa.Table | None:
     """What a log tells of the moment of its events: its context, and the scenario, if it has several."""
-    context, names = getattr(log, "context", None), getattr(log, "scenario_names", ())
-    if len(names) < 2 or log.scenario is None:
+    context = getattr(log, "context", None)
+    if not tells_scenarios(log):
         return context
     own = {} if context is None else dict(zip(context.column_names, context.columns))
     return pa.table(
-        {**own, SHOWN: pa.DictionaryArray.from_arrays(pa.array(log.scenario), pa.array(names, pa.string()))}
+        {
+            **own,
+            SHOWN: pa.DictionaryArray.from_arrays(pa.array(log.scenario), pa.array(log.scenario_names, pa.string())),
+        }
     )
 
 
@@ -404,16 +412,16 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
     catalogue, graded = log.catalogue, getattr(log, "feedback_values", None) is not None
     columns, years = category_columns(catalogue), item_numbers(catalogue, "year") is not None
     found: list[str] = []
-    context, given = context_of(log), getattr(log, "context", None)
     for name in [names] if isinstance(names, str) else names:
         if name == SCENARIO:
-            if context is None or SHOWN not in context.column_names:
+            if not tells_scenarios(log):
                 raise ValueError(f"data.statistics names {name!r}, of which the log has less than two; leave it out")
-            found += context_names(context.select([SHOWN]))
+            found += context_names(context_of(log).select([SHOWN]))
             continue
         if name == "context" or name.startswith(_CONTEXT):
             column = name.removeprefix(_CONTEXT).partition("=")[0]
-            known = [] if (context if name != "context" else given) is None else context.column_names
+            context = context_of(log) if column == SHOWN else getattr(log, "context", None)
+            known = [] if context is None else context.column_names
             if not known or (name != "context" and column not in known):
                 raise ValueError(
                     f"data.statistics names {name!r}, but the log's context has {', '.join(known) or 'no columns'}; name them as "
@@ -423,7 +431,7 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 raise ValueError(
                     f"data.statistics names {name!r}, but {column!r} holds lists, which have no statistics; leave it out"
                 )
-            found += context_names(given) if name == "context" else [name]
+            found += context_names(context) if name == "context" else [name]
             continue
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])

@@ -578,8 +578,11 @@ class SequenceProcessor(FittedExtractor):
 
     def scenario_of(self, entry: Mapping[str, Any], where: str) -> str:
         """Name of the scenario of an event or a candidate, the first one where it is not said; `where` names the entry in errors."""
+        return self.scenario_names[self._scenario_code(entry, where)]
+
+    def _scenario_code(self, entry: Mapping[str, Any], where: str) -> int:
         given = entry.get("scenario")
-        return self.scenario_names[0 if given is None else _code(given, self.scenario_names, "scenario", where)]
+        return 0 if given is None else _code(given, self.scenario_names, "scenario", where)
 
     @property
     def knows_no_behavior(self) -> bool:
@@ -592,8 +595,7 @@ class SequenceProcessor(FittedExtractor):
 
     def _parsed(self, entry: Mapping[str, Any], where: str, behavior: int) -> tuple[Any, int, int, int]:
         """Item, codes of behaviour and scenario, and time of an event or a candidate."""
-        scenario = entry.get("scenario")
-        scenario = 0 if scenario is None else _code(scenario, self.scenario_names, "scenario", where)
+        scenario = self._scenario_code(entry, where)
         item = plain_id(entry["item"], self._ids_are_texts, f"{where}: item")
         return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 

@@ -14,7 +14,7 @@ from lmctr.data.logs.splits import Splits
 from lmctr.evaluation.baselines import baseline_metrics, baseline_predictions
 from lmctr.evaluation.slices import sample_slices, slice_metrics
 from lmctr.runs.verdict import strongest_baseline
-from lmctr.statistics.table import SCENARIO
+from lmctr.statistics.table import SCENARIO, tells_scenarios
 
 
 class LogResults:
@@ -37,8 +37,8 @@ class LogResults:
             log = dataclasses.replace(log, label=label)
             splits = dataclasses.replace(splits, **{part: own[label[own] >= 0] for part, own in splits.items()})
         self.log, self.splits = log, splits
-        several = len(log.scenario_names) > 1 and log.scenario is not None
-        self.statistics = (*statistics, *([SCENARIO] if several and SCENARIO not in statistics else []))
+        reads_more = tells_scenarios(log) and SCENARIO not in statistics
+        self.statistics = (*statistics, *([SCENARIO] if reads_more else []))
         self._found: tuple[tuple[int, bool], dict[str, dict[str, np.ndarray]]] | None = None
 
     def _predictions(self, seed: int, refit: bool) -> dict[str, dict[str, np.ndarray]]:

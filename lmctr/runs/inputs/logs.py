@@ -298,9 +298,14 @@ def split_facts(log: InteractionLog, splits: Splits) -> dict[str, Any]:
     }
 
 
+def statistic_names(data: dict[str, Any]) -> list[str]:
+    """The sets and names of a recipe's `data.statistics`."""
+    return [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+
+
 def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
     """What the baselines read: no less than the model."""
-    names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+    names = statistic_names(data)
     more = [
         chosen for chosen in ("repeats", "factors") if any(name in (chosen, *STATISTIC_SETS[chosen]) for name in names)
     ]
@@ -310,7 +315,7 @@ def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
 
 def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a recipe's `data.statistics`, before the log is read; see `InputKind.check_recipe`."""
-    names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+    names = statistic_names(data)
     if len(set(names)) < len(names):
         yield "data.statistics", f"data.statistics is {names}, accepted: all different"
     for name in names:

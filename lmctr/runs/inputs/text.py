@@ -42,7 +42,7 @@ from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
-from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint, may_hold
+from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint, may_hold, statistic_names
 from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pretrained_text_config, scratch_text_config
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader
@@ -135,7 +135,7 @@ class TextInput(GoingOn, LogInput):
                 "set data.retrieval, for example {encoder: tfidf, k: 50}",
             )
         yield from check_statistics(data)
-        names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+        names = statistic_names(data)
         if SCENARIO in names or any(SHOWN in name for name in names):
             yield (
                 "data.statistics",
