@@ -45,8 +45,7 @@ def _of_run(folder: RunFolder, options: StatisticsOptions) -> ItemStatistics:
         )
     view = input_of(recipe_of(folder, options.overrides))
     view.load()
-    label = None if view.tasks[0] == "label" else view.log.extra_labels[view.tasks[0]]
-    return ItemStatistics.from_log(view.log, reader, options.time, label=label)
+    return ItemStatistics.from_log(view.log, reader, options.time, label=view.first_label())
 
 
 def _of_log(options: StatisticsOptions) -> ItemStatistics:

@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
 from lmctr.data.processors.sequence import FIRST_ID
 from lmctr.models.common.base import evaluation_mode
+from lmctr.utils.arrow import whole_numbers
 from lmctr.utils.files import replacing
 
 
@@ -73,7 +73,7 @@ def _of_table(model: Any, processor: Any) -> Iterator[tuple[str, pa.Array, torch
             vectors = given[place](ids) if place in given else group.table(rows.start + ids)
             values = known.values
             if processor.value_types.get(field.share_with or field.name) == "integer":
-                values = _whole(values)
+                values = whole_numbers(values)
             found[place] = field.name, values, vectors
     yield from (found[place] for place in sorted(found))
 
@@ -90,14 +90,6 @@ def _of_events(model: Any, processor: Any) -> Iterator[tuple[str, pa.Array, torc
         values, bank = processor.features[name], tables[f"user_feature.{place}"]
         ids = torch.arange(FIRST_ID, FIRST_ID + len(values), device=device)
         yield f"user {name}", pa.array(values, pa.string()), bank(ids)
-
-
-def _whole(values: pa.Array) -> pa.Array:
-    """Texts of whole numbers as these; as they are where one has more than 64 bits."""
-    try:
-        return pc.cast(values, pa.int64())
-    except pa.ArrowInvalid:
-        return values
 
 
 def _lists(vectors: torch.Tensor) -> pa.Array:

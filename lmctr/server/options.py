@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import DEVICE, check_counts, check_port, option
+from lmctr.utils.options import DEVICE, DTYPE, check_counts, check_port, option
 
 
 @dataclass
@@ -17,11 +17,7 @@ class ServeOptions:
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 8000)
     device: str | None = option(DEVICE, None)
-    dtype: str | None = option(
-        "precision of weights and scores; int8: of a language model's matrices, on CPUs (default: as stored)",
-        None,
-        choices=PRECISIONS,
-    )
+    dtype: str | None = option(DTYPE, None, choices=PRECISIONS)
     workers: int | None = option(
         "threads that score, each a batch of its own (default: on a CPU one for each core, 4 at most; else 1)", None
     )

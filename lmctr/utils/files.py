@@ -294,23 +294,23 @@ class _StrictLoader(yaml.SafeLoader):
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
             if id(self.anchors[event.anchor]) not in self._sizes:
-                self._refuse("an alias inside the value that it stands for", event)
+                self._refuse("an alias inside the value that it stands for", event.start_mark)
             return super().compose_node(parent, index)
         self._depth += 1
         if self._depth > _YAML_DEPTH:
-            self._refuse(f"nested too deep (more than {_YAML_DEPTH} levels)", event)
+            self._refuse(f"nested too deep (more than {_YAML_DEPTH} levels)", event.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = (part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,)))
         self._sizes[id(node)] = 1 + sum(self._sizes[id(part)] for part in parts)
         if self._sizes[id(node)] > _YAML_VALUES:
-            self._refuse(f"more than {_YAML_VALUES:,} values, aliases written out", event)
+            self._refuse(f"more than {_YAML_VALUES:,} values, aliases written out", event.start_mark)
         return node
 
     @staticmethod
-    def _refuse(problem: str, event: yaml.Event) -> None:
-        raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+    def _refuse(problem: str, mark: yaml.Mark) -> None:
+        raise yaml.MarkedYAMLError(None, None, problem, mark)
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
         seen: set[Any] = set()
@@ -319,17 +319,12 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, str) and key != key.strip() and key_node.style is None:
                 sign = next(sign for sign in (key[0], key[-1]) if sign.isspace())  # an editor shows it as a blank
                 told = f"U+{ord(sign):04X} ({unicodedata.name(sign, 'no blank').lower()})"
-                raise yaml.constructor.ConstructorError(
-                    None,
-                    None,
-                    f"key {key.strip()!r} has {told} beside it; YAML takes plain blanks only",
-                    key_node.start_mark,
+                self._refuse(
+                    f"key {key.strip()!r} has {told} beside it; YAML takes plain blanks only", key_node.start_mark
                 )
             if isinstance(key, (str, int, float, bool, type(None))):
                 if key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key!r} is given twice", key_node.start_mark
-                    )
+                    self._refuse(f"key {key!r} is given twice", key_node.start_mark)
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
 

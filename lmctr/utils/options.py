@@ -12,6 +12,9 @@ from typing import Any
 DEVICE = "cpu, cuda, cuda:1, ... (default: cuda where there is one)"
 """What `--device` accepts."""
 
+DTYPE = "precision of weights and scores; int8: of a language model's matrices, on CPUs (default: as stored)"
+"""What `--dtype` says where a model answers."""
+
 
 def option(
     says: str,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import DEVICE, check_counts, option
+from lmctr.utils.options import DEVICE, DTYPE, check_counts, option
 
 
 @dataclass
@@ -52,11 +52,7 @@ class PredictOptions:
         "score although nearly all values of a field, or items or words of requests, are unknown", False
     )
     device: str | None = option(DEVICE, None)
-    dtype: str | None = option(
-        "precision of weights and scores; int8: of a language model's matrices, on CPUs (default: as stored)",
-        None,
-        choices=PRECISIONS,
-    )
+    dtype: str | None = option(DTYPE, None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
         check_counts(self, ("batch_size", "max_tokens"))
@@ -96,11 +92,7 @@ class RecommendOptions:
     batch_size: int | None = option("pairs of a user and an item per forward pass (default 256; tables: 1024)", None)
     allow_unknown: bool = option("rank although nearly all users or items are unknown", False)
     device: str | None = option(DEVICE, None)
-    dtype: str | None = option(
-        "precision of weights and scores; int8: of a language model's matrices, on CPUs (default: as stored)",
-        None,
-        choices=PRECISIONS,
-    )
+    dtype: str | None = option(DTYPE, None, choices=PRECISIONS)
 
     def __post_init__(self) -> None:
         check_counts(self, ("top", "batch_size"))
