@@ -183,9 +183,8 @@ def measure_effective_rank(
                     left_out.setdefault(label, "did not run")
                     continue
                 output = caught[label]
-                is_hidden = isinstance(
-                    points[label], (DenseLayer, MLP)
-                )  # whatever its width, its numbers are of no field
+                # whatever its width, its numbers are of no field
+                is_hidden = isinstance(points[label], (DenseLayer, MLP))
                 matrices = _matrices(output, *((None, None) if is_hidden else fields))
                 if matrices is None:
                     left_out[label] = f"shape {tuple(output.shape)} has no matrix per sample"

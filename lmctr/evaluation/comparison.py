@@ -120,9 +120,8 @@ class RunPredictions:
     @property
     def _ads(self) -> dict[str, np.ndarray | None]:
         columns = self.columns
-        _, first, counts = np.unique(
-            columns["impression"], return_index=True, return_counts=True
-        )  # ads stand together
+        # ads stand together
+        _, first, counts = np.unique(columns["impression"], return_index=True, return_counts=True)
         ads = {"counts": counts, "ranks": columns["label"], "scores": columns["logit"], "ecpm": columns["ecpm"]}
         return ads | {"weight": None if self.weight is None else self.weight[first]}
 

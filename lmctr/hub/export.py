@@ -129,9 +129,8 @@ def export_model(
         limit = plain.config.num_positions - _padding(plain)
     axes = input_shapes(plain.config)
     folder = Path(path)
-    with owned(
-        folder, "`lmctr export`", ".export.lock"
-    ):  # a place that may not be written is told before the minutes of tracing
+    # a place that may not be written is told before the minutes of tracing
+    with owned(folder, "`lmctr export`", ".export.lock"):
         with Work("tracing the model"):
             program = _trace(_Logits(plain, names), batches[0], axes, limit)
         try:

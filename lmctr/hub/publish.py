@@ -165,9 +165,8 @@ def push_run(
             f"repository {repo_id!r} is there and public, nothing was uploaded: make it private in its settings, give another name, or "
             "leave out --private (private=True)"
         )
-    if (
-        revision is not None and revision != "main" and not revision.startswith("refs/")
-    ):  # a pull request is opened there
+    # a pull request is opened there
+    if revision is not None and revision != "main" and not revision.startswith("refs/"):
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
     before = ask_hub(what, lambda: api.model_info(repo_id, revision=revision))

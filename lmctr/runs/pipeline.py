@@ -142,9 +142,8 @@ class ClickPredictionPipeline(Pipeline):
                 inputs = iter(inputs)
         if several_rows and self._kind != "table":
             inputs = requests_of(inputs) if isinstance(inputs, Iterator) else list(requests_of(inputs))
-        if isinstance(inputs, torch.utils.data.Dataset) and hasattr(
-            inputs, "__len__"
-        ):  # transformers' KeyDataset, for one
+        # transformers' KeyDataset, for one
+        if isinstance(inputs, torch.utils.data.Dataset) and hasattr(inputs, "__len__"):
             inputs = [inputs[place] for place in range(len(inputs))]
         several = (Mapping, list, tuple, Iterator)
         if isinstance(inputs, str) or not (isinstance(inputs, several) or hasattr(inputs, "__len__")):

@@ -458,9 +458,8 @@ class Training:
                 raise ValueError(
                     "training.from_run is set, but the launcher shards the model (FSDP); launch with recipes/accelerate/ddp.yaml"
                 )
-            moved = (
-                "" if args.chooses_share else view.share_moved(plain_model(trainer.model))
-            )  # told when it is chosen
+            # told when it is chosen
+            moved = "" if args.chooses_share else view.share_moved(plain_model(trainer.model))
             told = "; ".join(filter(None, (view.extended, moved)))
             self.say(f"going on from {args.from_run}{': ' if told else ''}{told}")
             if args.from_optimizer:

@@ -175,9 +175,8 @@ class Search:
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
         path = self.folder / "study.journal"
-        for left in self.folder.glob(
-            f"{path.name}.lock*"
-        ):  # of a killed search: Optuna would wait half a minute for it
+        # of a killed search: Optuna would wait half a minute for it
+        for left in self.folder.glob(f"{path.name}.lock*"):
             left.unlink()
         if path.is_file() and not (lines := path.read_bytes()).endswith(b"\n"):  # cut off by a kill or a full disk
             path.write_bytes(lines[: lines.rfind(b"\n") + 1])

@@ -221,14 +221,8 @@ class GroupedOptimizer(Optimizer):
             self._link()
 
 
-_TRIED = (
-    "adamw_torch",
-    "adamw_torch_fused",
-    "adafactor",
-    "sgd",
-    "adagrad",
-    "rmsprop",
-)  # they need no package and no model
+# they need no package and no model
+_TRIED = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 
 
 def try_optimizer(args: TrainingArguments) -> None:

@@ -31,9 +31,8 @@ def row_groups(path: str | Path) -> Iterator[pa.Table]:
     try:
         taken, plain = 0, pq.read_schema(for_arrow(path))
         words = [field.name for field in plain if _is_words(field.type)]
-        with pq.ParquetFile(
-            for_arrow(path), read_dictionary=words
-        ) as file:  # words as codes: written out they may be any size
+        # words as codes: written out they may be any size
+        with pq.ParquetFile(for_arrow(path), read_dictionary=words) as file:
             stated = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             values = sum(group.column(place).num_values for group in stated for place in range(group.num_columns))
             _check(path, max(sum(group.total_byte_size for group in stated), 8 * values))

@@ -86,9 +86,8 @@ class HeldInterrupt:
             return
         self.came, self._at = True, time.monotonic()
         self.interrupt = Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        with contextlib.suppress(
-            OSError, RuntimeError, ValueError
-        ):  # stderr is closed, or in the middle of a line of its own
+        # stderr is closed, or in the middle of a line of its own
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
             print(self.told, file=sys.stderr, flush=True)
 
     def _release(self) -> None:

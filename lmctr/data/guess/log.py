@@ -560,9 +560,8 @@ class _LogGuesser(Guesser):
             if self.found.title in self.found.item_categories:
                 self.found.item_categories.remove(self.found.title)
             is_long = texts.pop(self.found.title, None) is not None and longest[self.found.title] > TEXT_BOUND
-            self.found.title_is_long = is_long or (
-                self.found.title is not None and not sample.whole
-            )  # it may be, later
+            # it may be, later
+            self.found.title_is_long = is_long or (self.found.title is not None and not sample.whole)
             if is_long:
                 read = f"up to {longest[self.found.title]:,} characters; the recipe of texts reads {TEXT_BOUND} of each at most"
                 self._say("items in prompt", self.found.title, read)

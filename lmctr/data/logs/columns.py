@@ -61,9 +61,8 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
     if isinstance(values, pa.Array):
         return values
     dtype = getattr(values, "dtype", None)
-    of_frame = hasattr(values, "iloc") and not (
-        isinstance(dtype, np.dtype) and dtype.kind != "O"
-    )  # may hold pandas' NA
+    # may hold pandas' NA
+    of_frame = hasattr(values, "iloc") and not (isinstance(dtype, np.dtype) and dtype.kind != "O")
     if not isinstance(values, (list, tuple)) and not of_frame:
         values = np.asarray(values)
     if isinstance(values, np.ndarray) and values.ndim != 1:

@@ -378,9 +378,8 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
     if spec.rule in ("equals", "in"):
         chosen = _is_one_of(array, spec.value if spec.rule == "in" else [spec.value], place)
         if spec.others:
-            signed = (
-                array.cast(pa.int64()) if pa.types.is_unsigned_integer(array.type) else array
-            )  # -1 can be asked for
+            # -1 can be asked for
+            signed = array.cast(pa.int64()) if pa.types.is_unsigned_integer(array.type) else array
             told = pc.or_(chosen, _is_one_of(signed, spec.others, place))
             strange = array.filter(pc.and_(pc.is_valid(array), pc.invert(told)))
             if len(strange):

@@ -148,9 +148,8 @@ class TwinAttention(GradientCheckpointingLayer):
         visible: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(c)-(e) of some candidates, from what `project` gives; bucket: (B, C, N), time since each event."""
-        times = self.time_embedding(
-            torch.arange(len(self.time_embedding.weight), device=bucket.device)
-        )  # (buckets, cross_dim)
+        # (buckets, cross_dim)
+        times = self.time_embedding(torch.arange(len(self.time_embedding.weight), device=bucket.device))
         of_time = self.beta[:, -1:] * (self.cross_key[:, -1] @ times.T)  # (h, buckets)
         query = split_heads(self.query(queries), self.num_heads)
         alpha = query @ key.transpose(-1, -2) / math.sqrt(self.head_dim) + bias[:, :, None]  # (c)

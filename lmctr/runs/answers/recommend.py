@@ -244,9 +244,8 @@ def _is_list(values: Any) -> bool:
     """Whether values are ids, and no rows of a table."""
     if isinstance(values, (list, tuple)):
         return not values or not isinstance(values[0], Mapping)
-    return (
-        isinstance(values, (pa.Array, pa.ChunkedArray)) or getattr(values, "ndim", None) == 1
-    )  # of numpy, or a Series
+    # of numpy, or a Series
+    return isinstance(values, (pa.Array, pa.ChunkedArray)) or getattr(values, "ndim", None) == 1
 
 
 def _rows_of(given: Any, name: str | None, role: str) -> Any:

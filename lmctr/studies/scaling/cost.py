@@ -86,9 +86,8 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
     if not 0 < options.base_machines < math.inf:
         raise ValueError(f"--base-machines must be above 0 and finite, got {options.base_machines:g}")
     options.limits()  # bad values are told before anything is loaded
-    folders = {
-        name: saved_folder(local_folder(name)).path for name in options.runs
-    }  # of all before the first is measured
+    # of all before the first is measured
+    folders = {name: saved_folder(local_folder(name)).path for name in options.runs}
     cache = None if options.no_cache else default_cache() if options.cache is None else Path(options.cache)
     rows = []
     for name in options.runs:
