@@ -369,11 +369,7 @@ def _no_weights(base: CTRSinkModel) -> str:
 
 @contextmanager
 def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
-    """Eager attention and evaluation mode inside the block; what was set before afterwards.
-
-    Raises:
-        ValueError: the language model cannot switch to eager attention.
-    """
+    """Eager attention, or ValueError where the model has none, and evaluation mode inside the block; what was set before afterwards."""
     language_model = base.language_model
     before = language_model.config._attn_implementation
     try:

@@ -113,11 +113,8 @@ def serve(options: ServeOptions) -> int:
 
 
 def _workers(options: ServeOptions) -> tuple[int, int]:
-    """How many threads score, and torch's threads in each.
-
-    Small forward passes gain little from threads of their own: two at a time on two cores score up to twice the candidates of one that has
-    both.
-    """
+    """How many threads score, and torch's threads in each: small forward passes gain little from threads of their own, and two at a time on two
+    cores score up to twice the candidates of one that has both."""
     cores = torch.get_num_threads()
     if options.workers is None and usable_device(options.device).type != "cpu":
         return 1, options.threads or cores

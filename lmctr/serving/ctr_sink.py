@@ -347,11 +347,7 @@ def _check_positions(model: torch.nn.Module, longest: int) -> None:
 
 @contextmanager
 def _named_errors(number: np.ndarray | None = None, history: str = "history") -> Iterator[None]:
-    """Errors of batches name row and history. Here there is one history, and the rows are candidates.
-
-    Args:
-        number: (B,) number of the candidate in each row. history: what the caller names the history.
-    """
+    """Errors of batches name row and history. Here there is one history, which the caller names `history`, and the rows are candidates `number` (B,)."""
     try:
         yield
     except RowError as error:

@@ -139,13 +139,8 @@ def _files(folder: Path, dates: Sequence[str] | None) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads files day by day and gathers the rows of each request. See [`load_recflow`] for what is not said here.
-
-    Args:
-        files: one per day.
-        parts: index into `PARTS` of each.
-        weights: the columns whose weighted sum is the value.
-    """
+    """Reads `files`, one per day, and gathers the rows of each request; `parts`: index into `PARTS` of each file; `weights`: the columns whose
+    weighted sum is the value. See [`load_recflow`] for the others."""
 
     files: list[Path]
     parts: list[int]

@@ -85,11 +85,7 @@ def extend_sequence_processor(
 
 
 class _Kept:
-    """Which of the known values of a vocabulary keep their ids.
-
-    Args:
-        seen: codes of values of the newer log.
-    """
+    """Which of the known values of a vocabulary keep their ids; `seen`: codes of values of the newer log."""
 
     def __init__(self, processor: SequenceProcessor, name: str, size: int, seen: np.ndarray, max_idle: int | None):
         self.idle = np.asarray(processor.absent.get(name, np.zeros(size)), dtype=np.int64) + 1

@@ -185,11 +185,8 @@ _COPIES = KeptOfWeights()
 
 
 def _checkpointed(layer: nn.Module, checkpoint: Callable[..., Any], function: Callable[..., Any], *args) -> Any:
-    """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies.
-
-    Raises:
-        ValueError: a layer that draws random numbers, where the recomputation would draw others.
-    """
+    """`checkpoint(function, *args)` of a layer, whose running statistics the recomputation does not move: it works on copies. `ValueError` where
+    the layer draws random numbers and the recomputation would draw others."""
     if torch.compiler.is_compiling():  # a graph moves them once
         return checkpoint(function, *args)
     options = getattr(checkpoint, "keywords", {})

@@ -249,11 +249,7 @@ def _is_list(values: Any) -> bool:
 
 
 def _rows_of(given: Any, name: str | None, role: str) -> Any:
-    """Users or items as a table: a list of ids as one with a column of this name, any other as it is.
-
-    Raises:
-        FileNotFoundError, ValueError: no id, a single one, or a file that is not there.
-    """
+    """Users or items as a table: a list of ids as one with a column of this name, any other as it is."""
     if _is_list(given):
         if not len(given):
             raise ValueError(f"{role}: the list is empty; give at least one id, or None for all")

@@ -144,11 +144,7 @@ class SequenceInput(GoingOn, LogInput):
         return processor
 
     def _continued(self) -> SequenceProcessor:
-        """The earlier run's processor with the items and values of these data.
-
-        Raises:
-            ValueError: a run of other data, or of other settings than the recipe's.
-        """
+        """The earlier run's processor with the items and values of these data; `ValueError` where the recipe's settings are others."""
         if not (self.before / ITEMS_FILE).is_file():
             raise ValueError(
                 f"training.from_run: {self.before} has no {ITEMS_FILE}; give a run of a log and of a family of sequences"

@@ -214,11 +214,7 @@ class TabularInput(GoingOn, StoredInput):
             self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
 
     def _read_as_before(self) -> None:
-        """Let the log be read as the earlier run read its own.
-
-        Raises:
-            ValueError: a run of a table, or of other settings than the recipe's.
-        """
+        """Let the log be read as the earlier run read its own; `ValueError` where the recipe's settings are others."""
         if not (self.before / LOG_STATISTICS).is_file():
             raise ValueError(
                 f"training.from_run: {self.before} has no {LOG_STATISTICS}, and {self.data['name']!r} is an interaction log; give a run that read "

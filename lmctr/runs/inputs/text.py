@@ -210,11 +210,7 @@ class TextInput(GoingOn, LogInput):
         )
 
     def _processor(self, tokenizer: PreTrainedTokenizerBase, text_config: Any, **fitted: Any) -> CTRSinkProcessor:
-        """The recipe's processor; texts are cut to what the backbone has positions for.
-
-        Args:
-            fitted: what does not stand in the recipe.
-        """
+        """The recipe's processor, with what is `fitted` to data; texts are cut to what the backbone has positions for."""
         data, model = self.data, self.model_group
         max_length = data["max_length"]
         positions = max_positions(text_config)
@@ -246,10 +242,7 @@ class TextInput(GoingOn, LogInput):
 
     def _continued(self) -> CTRSinkProcessor:
         """The earlier run's processor, which knows items by their texts: tokenizer, levels, bins and scales stay as they were fitted.
-
-        Raises:
-            ValueError: a run of other data, or of other settings than the recipe's.
-        """
+        `ValueError` where the recipe's settings are others."""
         folder, data = RunFolder(self.before), self.data
         if folder.model_type != self.model_group["family"]:
             raise ValueError(
