@@ -139,18 +139,18 @@ class _Counts:
         return TabularArrays(result, self._all, self._parts, self._examples)
 
 
+def _curved(field: Field, array: pa.Array, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) float64 of a numeric field's column, the missing ones filled where it says with what, and which were missing."""
+    raw = numbers(array, field.source_column, rows)
+    missing = np.isnan(raw)
+    return field.curved(raw if field.fill_value is None else np.where(missing, field.fill_value, raw)), missing
+
+
 def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     missing_id = field.first_id - 1  # OOV_ID, or the id of its own that comes after it
     if field.type == "numeric":
-        array = rows.column(field.source_column)
-        raw = numbers(array, field.source_column, rows)
-        missing = np.isnan(raw)
-        if field.fill_value is not None:
-            raw = np.where(missing, field.fill_value, raw)
-        ids = (
-            np.searchsorted(state.bounds[field.name], field.curved(raw), side="right").astype(np.int32)
-            + field.first_id
-        )
+        raw, missing = _curved(field, rows.column(field.source_column), rows)
+        ids = np.searchsorted(state.bounds[field.name], raw, side="right").astype(np.int32) + field.first_id
         if field.fill_value is None:
             ids[missing] = missing_id
         counts.add(field.name, missing)
@@ -180,12 +180,8 @@ def word_ids(field: Field, state: FittedState, words: pa.Array) -> np.ndarray:
 
 def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     array = rows.column(field.source_column)
-    raw = numbers(array, field.source_column, rows)
-    missing = np.isnan(raw)
+    raw, missing = _curved(field, array, rows)
     mean, deviation = state.moments.get(field.name, (0.0, 1.0))
-    if field.fill_value is not None:
-        raw = np.where(missing, field.fill_value, raw)
-    raw = field.curved(raw)
     if missing.any() and field.fill_value is None:
         raw = np.where(missing, mean, raw)
     if field.transform == "log1p":

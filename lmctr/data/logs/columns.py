@@ -26,7 +26,7 @@ def place(source: str | None, column: str) -> str:
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of unix times."""
-ONE_ROW = "Each id may stand on one row only; put several values of one id into one cell, parted by | (`separator` in a schema)."
+_ONE_ROW = "Each id may stand on one row only; put several values of one id into one cell, parted by | (`separator` in a schema)."
 
 
 def nulls(array: pa.Array) -> np.ndarray:
@@ -48,6 +48,13 @@ def refuse(
     raise ValueError(
         f"{place(source, column)}: {len(rows)} of {len(bad)} values {problem} ({shown}{more}). {accepted}"
     )
+
+
+def refuse_repeated(codes: np.ndarray, values: pa.Array, column: str, source: str | None) -> None:
+    """Raises `ValueError` where a code stands on two rows, as [`refuse`] does; below 0 there is none."""
+    again = codes >= 0
+    again[np.unique(codes, return_index=True)[1]] = False
+    refuse(again, values, column, source, "repeat an earlier row", _ONE_ROW)
 
 
 def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:

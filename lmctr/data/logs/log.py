@@ -577,9 +577,7 @@ def check_keys(table: pa.Table, key: str, what: str) -> None:
     check_columns(table.column_names, [key], what)
     codes, ids = columns.encode_ids(table[key], key, what)
     if len(ids) < len(codes):
-        again = np.ones(len(codes), dtype=bool)
-        again[np.unique(codes, return_index=True)[1]] = False
-        columns.refuse(again, table[key], key, what, "repeat an earlier row", columns.ONE_ROW)
+        columns.refuse_repeated(codes, table[key], key, what)
 
 
 def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import ONE_ROW, refuse
+from lmctr.data.logs.columns import refuse_repeated
 from lmctr.data.logs.schema import FileSpec
 from lmctr.data.schemas import ColumnName, SchemaWording
 from lmctr.utils.arrow import decoded, without_empty
@@ -109,9 +108,7 @@ def keys_of(values: pa.ChunkedArray, column: str, source: str) -> tuple[pa.Array
     kind = "integer" if pc.count_distinct(whole).as_py() == pc.count_distinct(texts).as_py() else "text"
     keys = whole if kind == "integer" else canonical_words(texts, "text")
     codes = keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    again = np.ones(len(codes), dtype=bool)
-    again[np.unique(codes, return_index=True)[1]] = False
-    refuse(again & (codes >= 0), texts, column, source, "repeat an earlier row", ONE_ROW)
+    refuse_repeated(codes, texts, column, source)
     return keys, kind
 
 
