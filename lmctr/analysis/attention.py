@@ -5,8 +5,9 @@ Shapes: B batch, N tokens, A heads, L layers, S samples.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -253,6 +254,15 @@ def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
         labels += [text, *["·"] * (count - 1)]
         place += count
     return labels
+
+
+def text_of(labels: Sequence[str]) -> str:
+    """The text of some `token_labels` in a row."""
+    labels = [label for label in labels if label != "·"]
+    if any(label.startswith(" ") for label in labels):  # byte-level tokens bring their blanks along
+        return "".join(labels).strip()
+    text = re.sub(r" (?=[),.:;!?'’])|(?<=[('’]) ", "", " ".join(labels).replace(" ##", ""))
+    return re.sub(r"(?<=[\u2e80-\uffef]) (?=[\u2e80-\uffef])", "", text)
 
 
 def _plain(tokenizer: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lmctr.data.logs.text_encoders import MissingExtraError
 
-from .attention import AttentionMap, SinkAttention
+from .attention import AttentionMap, SinkAttention, text_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,14 +202,7 @@ def _buckets_differ(attention: AttentionMap) -> bool:
 
 def _span(tokens: list[str], keep_end: bool = False) -> str:
     """The text of some tokens in a row, cut to be a label."""
-    tokens = [token for token in tokens if token != "·"]
-    if any(token.startswith(" ") for token in tokens):  # byte-level tokens bring their blanks along
-        text = "".join(tokens).strip()
-    else:
-        text = " ".join(tokens).replace(" ##", "")
-        text = re.sub(r" (?=[),.:;!?'’])|(?<=[('’]) ", "", text)
-        text = re.sub(r"(?<=[\u2e80-\uffef]) (?=[\u2e80-\uffef])", "", text)
-    return _short(text, 22, keep_end)
+    return _short(text_of(tokens), 22, keep_end)
 
 
 def _short(text: str, most: int = 14, keep_end: bool = False) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from lmctr.models.ctr_sink.backbone import position_ids_from_mask
+from lmctr.models.ctr_sink.backbone import first_position
 from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 from .packed_attention import PackedRow, behind
@@ -118,7 +118,7 @@ def encode_prefix(
         input_ids=new_ids,
         attention_mask=mask[None, None],
         sink_buckets=torch.from_numpy(buckets[common:])[None].to(device),
-        position_ids=position[None] + _first_position(model),
+        position_ids=position[None] + first_position(model.config.text_config),
         past_key_values=past,
         use_cache=True,
         sink_cache=sink_cache,
@@ -201,7 +201,7 @@ def _score_row(model: torch.nn.Module, asked: Sequence[Pack], chosen: Sequence[t
         torch.from_numpy(values).to(device)
         for values in (
             np.concatenate(own).astype(np.int64)[None],
-            (before[owner] + within)[None] + _first_position(model),
+            (before[owner] + within)[None] + first_position(model.config.text_config),
             place,
             real,
             owner * longest + within,
@@ -228,11 +228,6 @@ def _score_row(model: torch.nn.Module, asked: Sequence[Pack], chosen: Sequence[t
     if asked[0].statistics is not None:
         beside = torch.stack([asked[number].statistics[place] for number, place in chosen])
     return model.head(pooled[:, None], one, beside).float().cpu()
-
-
-def _first_position(model: torch.nn.Module) -> int:
-    """Number of a row's first position; RoBERTa counts from its padding id on."""
-    return int(position_ids_from_mask(torch.ones(1, 1, device="cpu"), model.config.text_config))
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from lmctr.analysis.attention import attention_map
+from lmctr.analysis.attention import attention_map, text_of
 from lmctr.analysis.field_interactions import field_interactions
 from lmctr.runs.answers.served import ServedModel
 
@@ -89,11 +89,7 @@ def _sinks(served: ServedModel, request: dict[str, Any]) -> str:
 
 def _text(tokens: list[str]) -> str:
     """The end of what some tokens say: before the first sink stands the prompt's head."""
-    pieces = [token for token in tokens if token != "·"]
-    if any(token.startswith(" ") for token in pieces):  # byte-level tokens bring their blanks along
-        text = "".join(pieces).strip()
-    else:
-        text = " ".join(pieces).replace(" ##", "")
+    text = text_of(tokens)
     return text if len(text) <= 70 else f"…{text[-69:]}"
 
 
