@@ -220,9 +220,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     elif keys.label is None:  # all are alike, so that a request need not say what a behaviour was
         feedback, feedback_names = np.zeros(table.num_rows, np.int8), ("clicked",)
     names |= {} if keys.label is None else {"label": keys.label.column}
-    names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"} | {
-        "part": keys.part or "part"
-    }
+    names |= {name: getattr(keys, name) or name for name in ("weight", "feedback_values", "part")}
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": (keys.label or spec.negatives).describe()} | info_values(spec.info)

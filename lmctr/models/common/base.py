@@ -297,8 +297,7 @@ def task_loss(
         weight = sample_weight.to(torch.float32)
         weight = weight.reshape(weight.shape + (1,) * (logits.dim() - weight.dim()))
     if num_items_in_batch is None:
-        counted = (labels != IGNORED_LABEL).to(torch.float32) * weight
-        num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
+        num_items_in_batch = row_weights(labels, weight).sum().clamp_min(torch.finfo(torch.float32).tiny)
     task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
     weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
     return ctr_loss(logits, labels, weight, num_items_in_batch, config.soft_labels)
