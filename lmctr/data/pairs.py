@@ -49,7 +49,7 @@ class _Column:
 
     def __init__(self) -> None:
         # the first indices, more than `MANY` at most
-        self.index, self.low, self.high = (np.zeros(0, np.int64), _EXACT, -1)
+        self.index, self.low, self.high = np.zeros(0, np.int64), _EXACT, -1
         self.least, self.most, self.in_a_line = np.inf, -np.inf, 0
 
     def add(self, block: _Block, own: np.ndarray | slice) -> None:
