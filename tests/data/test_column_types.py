@@ -263,6 +263,18 @@ def test_numbers_of_parquet_files_may_have_half_precision(tmp_path):
     assert table.schema.types == [pa.float32(), pa.large_list(pa.float32())]
 
 
+def test_lists_of_one_length_are_lists(tmp_path):
+    """As a fixed length of a `datasets` feature is written."""
+    codes = [[0, 1], [2, 0], None, [1, 1]]
+    columns = {"columns": SCHEMA["columns"] | {"context": ["codes"]}}
+    log = log_of_file(tmp_path, "parquet", ROWS | {"codes": pa.array(codes, pa.list_(pa.int64(), 2))}, columns)
+    assert sorted(log.context["codes"].to_pylist(), key=str) == sorted(codes, key=str)
+    pq.write_table(pa.table({"codes": pa.array(codes, pa.list_(pa.int64(), 2))}), tmp_path / "rows.parquet")
+    table = next(iter(stream_file(tmp_path / "rows.parquet"))).table
+    assert table.schema.types == [pa.large_list(pa.int64())]
+    assert table["codes"].to_pylist() == codes
+
+
 def test_a_label_rule_reads_blocks_without_a_value():
     told = follows(pa.nulls(3), LabelSpec(column="share", equals="yes"), "rows")
     assert told.to_pylist() == [None] * 3

@@ -15,7 +15,7 @@ from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.schema import RULES, LabelSpec
 from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import is_list, is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
 from lmctr.utils.words import THINGS, ends_in_id, words_of
 
@@ -31,6 +31,7 @@ _BOUNDS = {
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
+VECTORS = "vectors, which are no lists of categories; data.pretrained takes those of a field's values"
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _DONE = {
     "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
@@ -391,6 +392,14 @@ class Guesser:
             if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
                 return whole
         return None
+
+
+def are_vectors(values: pa.Array) -> bool:
+    """Whether lists hold numbers with places behind the point, which are no categories."""
+    if not (is_list(values.type) and pa.types.is_floating(values.type.value_type)):
+        return False
+    numbers = pc.list_flatten(values)
+    return bool(pc.any(pc.not_equal(pc.floor(numbers), numbers)).as_py())
 
 
 def plain_ids(values: pa.Array) -> pa.Array:
