@@ -14,7 +14,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
-from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
+from lmctr.utils.suggest import refuse_misspelt, refuse_unknown
 
 from .fields import Field
 
@@ -105,9 +105,9 @@ class FittedExtractor(FeatureExtractionMixin):
         """Of the keywords of `from_pretrained`, those that the side files need too; takes out what is said to all kinds of processors."""
         for key in ("trust_remote_code", "use_fast"):
             kwargs.pop(key, None)
-        for key in kwargs:
-            if key not in (*_HUB_KEYS, *cls.settings) and nearest(key, cls.settings) is not None:
-                raise ValueError(unknown_key_message(key, cls.settings, f"{cls.__name__}.from_pretrained"))
+        refuse_misspelt(
+            (key for key in kwargs if key not in _HUB_KEYS), cls.settings, f"{cls.__name__}.from_pretrained"
+        )
         return {key: kwargs[key] for key in _HUB_KEYS if key in kwargs}
 
 
