@@ -407,11 +407,17 @@ class CTRPreTrainedModel(PreTrainedModel):
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs
     ) -> None:
-        """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true."""
+        """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true, and no earlier weights stay there."""
         with resealing(save_directory) if is_main_process else nullcontext():
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-            for weights in Path(save_directory).glob("*.safetensors") if is_main_process else ():
-                as_readable_as_its_folder(weights)
+            weights = {path.stem: path for path in Path(save_directory).glob("*.safetensors") if is_main_process}
+            for stem in [
+                *weights
+            ]:  # transformers removes earlier shards, and reads an earlier whole file in place of new ones
+                if (shard := re.fullmatch(r"(model.*)-\d{5}-of-\d{5}", stem)) and shard[1] in weights:
+                    weights.pop(shard[1]).unlink()
+            for path in weights.values():
+                as_readable_as_its_folder(path)
 
     def save_beside(self, folder: Path) -> None:
         """Write what the model keeps beside its weights into a run's folder."""
