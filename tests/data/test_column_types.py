@@ -9,8 +9,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from datasets import Dataset
 
-from lmctr.data import SequenceProcessor, TabularFeatureProcessor, load_log, log_from_table, table_source
+from lmctr.data import SequenceProcessor, TabularFeatureProcessor, TabularStore, load_log, log_from_table, table_source
 from lmctr.data.guess.sample import sample_file
 from lmctr.data.logs.schema import LabelSpec
 from lmctr.data.logs.table import follows
@@ -315,3 +316,31 @@ def test_dates_are_no_numbers(tmp_path, form, kind):
     columns = SCHEMA["columns"] | {"context": {"since": {"type": kind}}}
     with pytest.raises(ValueError, match=f"column 'since': the schema says {kind}, and the values do not fit"):
         log_of_file(tmp_path, form, ROWS | {"since": ["2024-01-01"] * 4}, {"columns": columns})
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_features_of_datasets_of_their_own_types(in_memory, tmp_path):
+    """Texts in another layout, JSON as a type, lists of one length; in a file arrays are left out by `lmctr init`."""
+    rows, rng = 60, np.random.default_rng(0)
+    columns = {
+        "view": [f"x{n % 3}" for n in range(rows)],
+        "json": [json.dumps({"a": n % 3}) for n in range(rows)],
+        "codes": (np.arange(2 * rows) % 5).reshape(rows, 2).tolist(),
+        "label": [n % 2 for n in range(rows)],
+    }
+    kinds = {"view": pa.string_view(), "json": pa.json_(), "codes": pa.list_(pa.int64(), 2), "label": pa.int64()}
+    storage = pa.array(columns["json"])
+    data = {name: pa.array(values, kinds[name]) for name, values in columns.items() if name != "json"}
+    data = Dataset(pa.table(data | {"json": pa.ExtensionArray.from_storage(kinds["json"], storage)}))
+    path = tmp_path / "rows.parquet"
+    squares = pa.array(rng.random((rows, 2, 2)).tolist())
+    pq.write_table(data.data.table.append_column("squares", squares), path)
+    assert sample_file(path).no_values == {"squares": "lists of lists; give each a column"}
+    fields = [{"name": name, "type": "sequence" if name == "codes" else "categorical"} for name in kinds][:3]
+    store = TabularStore.build(table_source(data if in_memory else path, label="label", fields=fields))
+    known = {
+        name: {*map(str, store.processor.state.vocabularies[name].values.to_pylist())}
+        for name in kinds
+        if name != "label"
+    }
+    assert known == {"view": {*columns["view"]}, "json": {*columns["json"]}, "codes": {*"01234"}}

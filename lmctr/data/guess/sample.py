@@ -395,6 +395,8 @@ def _no_field(kind: pa.DataType) -> str:
         return "durations; write seconds, as numbers"
     if pa.types.is_time(kind):
         return "times of day; write hours, as numbers, or whole times"
+    if is_list(kind) and (is_list(kind.value_type) or pa.types.is_fixed_size_list(kind.value_type)):
+        return "lists of lists; give each a column"
     return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 
