@@ -153,6 +153,18 @@ def test_adapters_of_other_kinds_by_hand(config, tmp_path):
     assert set(merged.state_dict()) == set(base("bert").state_dict())
 
 
+def test_a_base_that_was_saved_before_it_met_its_processor_is_the_one(tmp_path):
+    base("bert").save_pretrained(tmp_path / "base")
+    model = add_lora(AutoModelForCTR.from_pretrained(tmp_path / "base"), {"r": 2})
+    model.config.processor_fingerprint = "0123"  # as a training sets it
+    save_adapter(model, tmp_path / "adapter")
+    loaded = load_adapter(AutoModelForCTR.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    assert loaded.config.processor_fingerprint == "0123"
+    other = AutoModelForCTR.from_pretrained(tmp_path / "base", processor_fingerprint="4567")
+    with pytest.raises(ValueError, match="processor_fingerprint='4567', but the adapters in .* '0123'"):
+        load_adapter(other, tmp_path / "adapter")
+
+
 def test_adapters_of_which_transformers_leaves_weights_new_are_not_read_by_it(tmp_path):
     base("bert").save_pretrained(tmp_path / "base")
     batch = inputs(base("bert"))
