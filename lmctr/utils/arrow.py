@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -110,15 +109,6 @@ def with_plain_types(table: Any) -> Any:
         if column.type != own.type:
             table = table.set_column(place, own.name, column)
     return table
-
-
-def names_of_codes(schema: pa.Schema) -> dict[str, list[str]]:
-    """By column what the codes 0, 1, ... of a `datasets.ClassLabel` mean, as tables and Parquet files of that package say."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: [*map(str, own["names"])] for name, own in features.items() if "names" in own}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}
 
 
 def is_bytes(kind: pa.DataType) -> bool:

@@ -161,7 +161,7 @@ def test_a_base_that_was_saved_before_it_met_its_processor_is_the_one(tmp_path):
     loaded = load_adapter(AutoModelForCTR.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
     assert loaded.config.processor_fingerprint == "0123"
     other = AutoModelForCTR.from_pretrained(tmp_path / "base", processor_fingerprint="4567")
-    with pytest.raises(ValueError, match="processor_fingerprint='4567', but the adapters in .* '0123'"):
+    with pytest.raises(ValueError, match=r"processor_fingerprint='4567', but the adapters in .* '0123'"):
         load_adapter(other, tmp_path / "adapter")
 
 

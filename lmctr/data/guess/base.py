@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.schema import RULES, LabelSpec
-from lmctr.data.logs.table import POSITIVE_WORDS, are_turned, follows
+from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
 from lmctr.utils.arrow import is_list, is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
@@ -287,7 +287,7 @@ class Guesser:
         yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
         yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
-        if numbers and {*found} == {0, 1} and are_turned(self.events.code_names.get(name, ())):
+        if numbers and name in self.events.turned:
             return [0]
         return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 
@@ -344,8 +344,7 @@ class Guesser:
         share = pc.mean(pc.equal(values, pa.scalar(yes[0])).cast(pa.int8())).as_py()
         others = [word for word in pc.unique(values).to_pylist() if word != yes[0]]
         of = "two values" if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)}"
-        names = self.events.code_names.get(name)
-        named = f" ({names[int(yes[0])]})" if names and yes[0] in range(len(names)) else ""
+        named = f" ({self.events.turned[name][0]})" if name in self.events.turned else ""
         return f"{of}, {yes[0]!r}{named} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:

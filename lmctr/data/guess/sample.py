@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lmctr.data.logs.table import POSITIVE_WORDS
+from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files, with_held
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
-from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, names_of_codes, without_empty
+from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 from lmctr.utils.words import words_of
@@ -70,7 +70,7 @@ class FileSample:
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
-        code_names: by column what its codes mean, where the file says so.
+        turned: by column what 0 and 1 mean, where the file says that 0 is a click.
         mixed: columns of JSON lines that hold values of several types, which are read as texts.
     """
 
@@ -84,7 +84,7 @@ class FileSample:
     of_words: Sequence[str] = ()
     mixed: tuple[str, ...] = ()
     no_values: Mapping[str, str] = field(default_factory=dict)
-    code_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    turned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -160,7 +160,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     if kind == "csv":
         refuse_other_lines(path)
     table, whole, mixed = _first_rows(path, kind, delimiter, names)
-    code_names = names_of_codes(table.schema)
+    turned = turned_codes(table.schema)
     if is_of_lines:
         _refuse_lines(path, table, names)
     objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
@@ -180,7 +180,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         table = pa.table({name: _plain_values(table[name], {""}) for name in table.column_names})
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values, code_names)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values, turned)
 
 
 def _first_rows(

@@ -51,7 +51,7 @@ import pyarrow.compute as pc
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_number, is_text, names_of_codes, plain_number, with_columns, without_empty
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.files import beside, expanded
 from lmctr.utils.measure import release_memory
 from lmctr.utils.suggest import LISTED, first_quoted
@@ -78,16 +78,27 @@ POSITIVE_WORDS = frozenset(
 """Words, in lower case, that a label column may hold for a click."""
 
 
-def are_turned(names: Sequence[str]) -> bool:
-    """Whether names of the codes 0 and 1 of a label say that 0 is a click, and 1 none."""
-    says = [name.strip().lower() in POSITIVE_WORDS for name in names]
-    return says == [True, False]
+def turned_codes(schema: pa.Schema) -> dict[str, list[str]]:
+    """By column the two names of a `datasets.ClassLabel`, as tables and Parquet files of that package have them, that say that 0 is a click and 1 none."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    labels = {
+        name: own["names"]
+        for name, own in features.items()
+        if isinstance(own, dict) and own.get("_type") == "ClassLabel"
+    }
+    return {
+        name: names
+        for name, names in labels.items()
+        if [str(own).strip().lower() in POSITIVE_WORDS for own in names] == [True, False]
+    }
 
 
 def check_codes(schema: pa.Schema, label: LabelSpec | None, source: str) -> None:
-    """Raises `ValueError` for a label without a rule whose codes a `datasets.ClassLabel` names the other way round."""
-    names = names_of_codes(schema).get(label.column, ()) if label is not None and label.rule is None else ()
-    if are_turned(names):
+    """Raises `ValueError` for a label without a rule whose codes have names the other way round."""
+    if label is not None and label.rule is None and (names := turned_codes(schema).get(label.column)):
         raise ValueError(
             f"{source}: the label {label.column!r} holds the codes of a ClassLabel, 0 for {names[0]!r} and 1 for {names[1]!r}; write "
             f"`label: {{column: {label.column}, equals: 0}}`, or `equals: 1` where that is a click"
