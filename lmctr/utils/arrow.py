@@ -91,11 +91,11 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def with_plain_types(table: Any) -> Any:
-    """A table, or batch, in types that most functions know: texts, bytes, numbers, lists and types of a package's own in their usual layout; bytes that
-    are UTF-8 as texts, which some programs write so."""
+    """A table, or batch, in types that most functions know: texts, bytes, numbers, lists, JSON and arrays of types of their own in their usual layout;
+    bytes that are UTF-8 as texts, which some programs write so."""
     for place, own in enumerate(table.schema):
         kind, column = own.type, table.column(place)
-        if isinstance(kind, pa.BaseExtensionType):
+        if isinstance(kind, pa.BaseExtensionType) and (is_text(kind.storage_type) or is_list(kind.storage_type)):
             kind = kind.storage_type
             column = column.cast(kind)
         is_fixed = pa.types.is_fixed_size_list(kind)

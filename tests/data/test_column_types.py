@@ -318,9 +318,8 @@ def test_dates_are_no_numbers(tmp_path, form, kind):
         log_of_file(tmp_path, form, ROWS | {"since": ["2024-01-01"] * 4}, {"columns": columns})
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_features_of_datasets_of_their_own_types(in_memory, tmp_path):
-    """Texts in another layout, JSON as a type, lists of one length; in a file arrays are left out by `lmctr init`."""
+def test_features_of_datasets_of_their_own_types(tmp_path):
+    """Texts in another layout, JSON as a type, lists of one length; arrays are left out by `lmctr init`."""
     rows, rng = 60, np.random.default_rng(0)
     columns = {
         "view": [f"x{n % 3}" for n in range(rows)],
@@ -337,7 +336,7 @@ def test_features_of_datasets_of_their_own_types(in_memory, tmp_path):
     pq.write_table(data.data.table.append_column("squares", squares), path)
     assert sample_file(path).no_values == {"squares": "lists of lists; give each a column"}
     fields = [{"name": name, "type": "sequence" if name == "codes" else "categorical"} for name in kinds][:3]
-    store = TabularStore.build(table_source(data if in_memory else path, label="label", fields=fields))
+    store = TabularStore.build(table_source(path, label="label", fields=fields))
     known = {
         name: {*map(str, store.processor.state.vocabularies[name].values.to_pylist())}
         for name in kinds

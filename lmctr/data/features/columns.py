@@ -287,7 +287,9 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
         # an empty list, not one of an empty text
         array = pc.split_pattern(without_empty(array), field.separator)
         kind = array.type
-    if not is_list(kind):
+    if pa.types.is_fixed_size_list(kind):
+        array = array.cast(pa.list_(kind.value_type))
+    elif not is_list(kind):
         raise ValueError(
             f"{place(rows.source, name)}: the values are {kind}; the {field.type} field {field.name!r} takes lists, or text with "
             "a separator."

@@ -243,7 +243,7 @@ def default_fields(schema: pa.Schema, special: Collection[str] = ()) -> list[dic
     fields = []
     for column in schema:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if is_list(kind):
+        if is_list(kind) or pa.types.is_fixed_size_list(kind):
             type_ = "sequence"
         else:
             type_ = "numeric" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else "categorical"

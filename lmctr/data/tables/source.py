@@ -19,7 +19,6 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cuts
 from lmctr.data.reading import parquet_files
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.arrow import with_plain_types
 from lmctr.utils.progress import over
 
 from .arrays import array_of
@@ -287,7 +286,7 @@ def rows_of(
     arrays = lambda own, name: array_of(own, name, kinds.get(name))  # noqa: E731
     for table in arrow_tables(data, columns, "data", arrays, ", the path of a file"):
         for start in range(0, table.num_rows, _BATCH):
-            part_of = with_plain_types(table.slice(start, _BATCH))
+            part_of = table.slice(start, _BATCH)
             yield Rows(part_of, None, first)
             first += part_of.num_rows
     if first == 1:
