@@ -34,7 +34,9 @@ def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Tab
         raise ValueError(f"{name}: the table has no rows.")
     if isinstance(data, Table):
         return tables[0]
-    return pa.concat_tables(table.replace_schema_metadata() for table in tables)
+    # what pandas writes there may differ from part to part
+    said = {key: value for key, value in (tables[0].schema.metadata or {}).items() if key == b"huggingface"}
+    return pa.concat_tables(table.replace_schema_metadata(said) for table in tables)
 
 
 def arrow_tables(

@@ -408,8 +408,8 @@ def of_adapters(names: Collection[str]) -> str | None:
             "ctr_config.json names"
         )
     return (
-        ": it holds adapters of PEFT alone, without the ctr_config.json that lmctr.training.lora.save_adapter writes, so they are of no CTR model, or "
-        "were saved without its configuration"
+        ": it holds adapters of PEFT alone, without the ctr_config.json that lmctr.training.lora.save_adapter writes; if their base is a CTR model, "
+        "merge_lora(peft.PeftModel.from_pretrained(base, folder)) makes a model of both"
     )
 
 

@@ -302,6 +302,8 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
     weights = values.pop(_WEIGHTS, None)  # none of adapters from before they were kept
     base = values.pop(_BASE, "of a run with training.from_run the model of that earlier run, else the backbone")
     saved = type(model.config).from_dict(values)
+    if model.config.processor_fingerprint is None:  # of a model that was saved before it met its processor
+        model.config.processor_fingerprint = saved.processor_fingerprint
     for key in sorted({*own_keys(model.config)} - {"text_config"}):
         if getattr(saved, key) != getattr(model.config, key):
             raise ValueError(

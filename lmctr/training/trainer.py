@@ -298,6 +298,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
         model = plain_model(self.model)
         count = model.count_items if isinstance(model, CTRPreTrainedModel) else count_items
         for batch in batch_samples:
+            if "labels" not in batch:
+                raise ValueError(
+                    f"a batch has no 'labels', as the column of clicks is to be called; it has {', '.join(batch)}"
+                )
             total += count(batch).to(device)
         if self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()

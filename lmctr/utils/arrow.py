@@ -91,18 +91,22 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def with_plain_types(table: Any) -> Any:
-    """A table, or batch, in types that most functions know: texts, bytes and numbers in their usual layout; bytes that are UTF-8 as texts, which
-    some programs write so."""
+    """A table, or batch, in types that most functions know: texts, bytes, numbers, lists, JSON and arrays of types of their own in their usual layout;
+    bytes that are UTF-8 as texts, which some programs write so."""
     for place, own in enumerate(table.schema):
         kind, column = own.type, table.column(place)
-        if is_list(kind) and kind.value_type in _PLAIN:
-            column = column.cast(pa.large_list(_PLAIN[kind.value_type]))
+        if isinstance(kind, pa.BaseExtensionType) and (is_text(kind.storage_type) or is_list(kind.storage_type)):
+            kind = kind.storage_type
+            column = column.cast(kind)
+        is_fixed = pa.types.is_fixed_size_list(kind)
+        if is_fixed or (is_list(kind) and kind.value_type in _PLAIN):
+            column = column.cast(pa.large_list(_PLAIN.get(kind.value_type, kind.value_type)))
         elif kind in _PLAIN:
             column = column.cast(_PLAIN[kind])
         if is_bytes(column.type):
             with contextlib.suppress(pa.ArrowInvalid):
                 column = column.cast(pa.large_binary()).cast(pa.large_string())
-        if column.type != kind:
+        if column.type != own.type:
             table = table.set_column(place, own.name, column)
     return table
 

@@ -142,7 +142,8 @@ def refuse_parts(data: Any, where: str) -> None:
     """Raise `ValueError`, which starts with `where`, for a `datasets.DatasetDict`."""
     if isinstance(data, Mapping) and hasattr(data, "with_format"):
         raise ValueError(
-            f"{where}: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}."
+            f"{where}: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}, or all together, "
+            "datasets.concatenate_datasets([*parts.values()])."
         )
 
 

@@ -87,6 +87,11 @@ def refuse_unknown(
             raise ValueError(start + unknown_key_message(key, known, where).replace("key", what, 1))
 
 
+def refuse_misspelt(keys: Iterable[str], known: Collection[str], where: str) -> None:
+    """As [`refuse_unknown`], but only of keys that are near a known one; others may be somebody else's."""
+    refuse_unknown((key for key in keys if nearest(key, known) is not None), known, where)
+
+
 @contextmanager
 def errors_of(where: object) -> Iterator[None]:
     """A `ValueError` inside the block begins with what it is about, once."""

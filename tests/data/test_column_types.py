@@ -9,8 +9,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from datasets import Dataset
 
-from lmctr.data import SequenceProcessor, TabularFeatureProcessor, load_log, log_from_table, table_source
+from lmctr.data import SequenceProcessor, TabularFeatureProcessor, TabularStore, load_log, log_from_table, table_source
 from lmctr.data.guess.sample import sample_file
 from lmctr.data.logs.schema import LabelSpec
 from lmctr.data.logs.table import follows
@@ -263,6 +264,18 @@ def test_numbers_of_parquet_files_may_have_half_precision(tmp_path):
     assert table.schema.types == [pa.float32(), pa.large_list(pa.float32())]
 
 
+def test_lists_of_one_length_are_lists(tmp_path):
+    """As a fixed length of a `datasets` feature is written."""
+    codes = [[0, 1], [2, 0], None, [1, 1]]
+    columns = {"columns": SCHEMA["columns"] | {"context": ["codes"]}}
+    log = log_of_file(tmp_path, "parquet", ROWS | {"codes": pa.array(codes, pa.list_(pa.int64(), 2))}, columns)
+    assert sorted(log.context["codes"].to_pylist(), key=str) == sorted(codes, key=str)
+    pq.write_table(pa.table({"codes": pa.array(codes, pa.list_(pa.int64(), 2))}), tmp_path / "rows.parquet")
+    table = next(iter(stream_file(tmp_path / "rows.parquet"))).table
+    assert table.schema.types == [pa.large_list(pa.int64())]
+    assert table["codes"].to_pylist() == codes
+
+
 def test_a_label_rule_reads_blocks_without_a_value():
     told = follows(pa.nulls(3), LabelSpec(column="share", equals="yes"), "rows")
     assert told.to_pylist() == [None] * 3
@@ -303,3 +316,30 @@ def test_dates_are_no_numbers(tmp_path, form, kind):
     columns = SCHEMA["columns"] | {"context": {"since": {"type": kind}}}
     with pytest.raises(ValueError, match=f"column 'since': the schema says {kind}, and the values do not fit"):
         log_of_file(tmp_path, form, ROWS | {"since": ["2024-01-01"] * 4}, {"columns": columns})
+
+
+def test_features_of_datasets_of_their_own_types(tmp_path):
+    """Texts in another layout, JSON as a type, lists of one length; arrays are left out by `lmctr init`."""
+    rows, rng = 60, np.random.default_rng(0)
+    columns = {
+        "view": [f"x{n % 3}" for n in range(rows)],
+        "json": [json.dumps({"a": n % 3}) for n in range(rows)],
+        "codes": (np.arange(2 * rows) % 5).reshape(rows, 2).tolist(),
+        "label": [n % 2 for n in range(rows)],
+    }
+    kinds = {"view": pa.string_view(), "json": pa.json_(), "codes": pa.list_(pa.int64(), 2), "label": pa.int64()}
+    storage = pa.array(columns["json"])
+    data = {name: pa.array(values, kinds[name]) for name, values in columns.items() if name != "json"}
+    data = Dataset(pa.table(data | {"json": pa.ExtensionArray.from_storage(kinds["json"], storage)}))
+    path = tmp_path / "rows.parquet"
+    squares = pa.array(rng.random((rows, 2, 2)).tolist())
+    pq.write_table(data.data.table.append_column("squares", squares), path)
+    assert sample_file(path).no_values == {"squares": "lists of lists; give each a column"}
+    fields = [{"name": name, "type": "sequence" if name == "codes" else "categorical"} for name in kinds][:3]
+    store = TabularStore.build(table_source(path, label="label", fields=fields))
+    known = {
+        name: {*map(str, store.processor.state.vocabularies[name].values.to_pylist())}
+        for name in kinds
+        if name != "label"
+    }
+    assert known == {"view": {*columns["view"]}, "json": {*columns["json"]}, "codes": {*"01234"}}

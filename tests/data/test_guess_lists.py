@@ -4,12 +4,16 @@ import csv
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, guessed, table
 
-from lmctr.data.guess import guess_table, sample_file
+from lmctr.data import load_log
+from lmctr.data.guess import guess_log, guess_table, sample_file
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
+from lmctr.statistics.table import context_names
 
 GENRES = (
     *("Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy"),
@@ -153,6 +157,29 @@ def test_lists_of_a_log_and_of_a_column_that_is_called_so(tmp_path):
     assert context == {name: {"column": name, "separator": ", "} for name in ("genres", "mood")}
     words = {word for words in log.context["mood"].to_pylist() for word in words}
     assert words == {"sad", "glad", "mad", "bad", "calm", "odd"}
+
+
+def test_vectors_are_no_lists_of_categories(tmp_path):
+    """Numbers with places behind the point; whole ones may be, whatever their type and length."""
+    rng = np.random.default_rng(0)
+    whole = rng.integers(0, 9, 2 * ROWS)
+    columns = {
+        "vector": pa.array(rng.random((ROWS, 3)).tolist(), pa.list_(pa.float32(), 3)),
+        "vectors": pa.array(rng.random((ROWS, 2)).tolist()),
+        "codes": pa.FixedSizeListArray.from_arrays(pa.array(whole), 2),
+        "floats": pa.array(whole.reshape(ROWS, 2).astype(float).tolist()),
+    }
+    for rows, guess_of in ((clicks(), guess_table), (table(), guess_log)):
+        pq.write_table(pa.table(rows | columns), tmp_path / "e.parquet")
+        guess = guess_of(sample_file(tmp_path / "e.parquet"))
+        said = {entry.column: (entry.role, entry.why) for entry in guess.guesses}
+        for name in ("vector", "vectors"):
+            assert said[name][0] == "left out"
+            assert said[name][1].startswith("vectors, which are no lists of categories; data.pretrained takes")
+        assert said["codes"][1] == said["floats"][1] == "lists"
+    log = load_log(tmp_path / "e.parquet", columns=guess.schema["columns"])
+    assert log.context.column_names == ["codes", "floats"]
+    assert context_names(guess.events.table.select(["codes", "floats"])) == []
 
 
 def test_a_list_that_mostly_has_one_part_is_seen_by_its_name(tmp_path):

@@ -204,6 +204,17 @@ def test_a_setting_after_use_is_part_of_the_fingerprint(tmp_path):
     assert before != processor.fingerprint == SequenceProcessor.from_pretrained(tmp_path).fingerprint
 
 
+def test_settings_are_those_that_were_saved(tmp_path):
+    """No argument of loading is left out in silence."""
+    SequenceProcessor(max_history_length=9).save_pretrained(tmp_path)
+    for load in (SequenceProcessor.from_pretrained, AutoProcessor.from_pretrained):
+        with pytest.raises(ValueError, match="max_history_length: models know a SequenceProcessor by the settings"):
+            load(tmp_path, max_history_length=3)
+        with pytest.raises(ValueError, match=r"unknown key 'max_history_lenght' .* did you mean 'max_history_length'"):
+            load(tmp_path, max_history_lenght=3)
+        load(tmp_path, use_fast=True, trust_remote_code=False, local_files_only=True)
+
+
 def test_raw_requests_give_the_batches_of_the_view():
     log = sequence_log(extra_labels=("like",))
     view = sequence_view(log, item_features=["genres"], user_features=["country"], max_history_length=5)

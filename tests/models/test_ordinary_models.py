@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoConfig, BertConfig
 
-from lmctr import AutoModelForCTR, CTRSinkConfig, CTRSinkForCTR, DeepFMConfig, DINConfig, DINForCTR
+from lmctr import AutoModelForCTR, CTRSinkConfig, CTRSinkForCTR, DeepFMConfig, DeepFMForCTR, DINConfig, DINForCTR
 
 BACKBONE = {
     "vocab_size": 20,
@@ -90,3 +90,18 @@ def test_quantised_weights_that_only_multiply():
         found = model(**batch).logits
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("variant", [None, "other"])
+@pytest.mark.parametrize("sizes", [("5GB", "1KB"), ("1KB", "5GB"), ("1KB", "2KB")], ids="->".join)
+def test_what_was_saved_last_is_read(sizes, variant, tmp_path):
+    """In one file or in shards, whatever lay there in the other form."""
+    model = DeepFMForCTR(DeepFMConfig(vocab_sizes=[50, 50], hidden_units=[16]))
+    for size in sizes:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+        model.save_pretrained(tmp_path, max_shard_size=size, variant=variant)
+    loaded = AutoModelForCTR.from_pretrained(tmp_path, variant=variant).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (sizes[1] != "5GB")

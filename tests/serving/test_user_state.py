@@ -1,5 +1,6 @@
 """User states: always the scores of the full history, and no more work than the new behaviours need."""
 
+import copy
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.helpers import rescale_adapter_scale
+from peft.utils.hotswap import hotswap_adapter
 from safetensors import safe_open
 from safetensors.torch import save_file
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
@@ -323,6 +325,22 @@ def test_adapters_that_act_are_noticed():
     assert (scaled - first).abs().max() > 1e-3
     adapted.merge_adapter()
     torch.testing.assert_close(found(), first, atol=1e-4, rtol=1e-4)
+
+
+def test_adapters_that_were_swapped_in_place_are_noticed(tmp_path):
+    """By PEFT, which copies into `.data`: torch counts no change of the weights."""
+    settings = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+    model, processor = make()
+    history, candidates = history_of(4), candidates_of(3)
+    get_peft_model(copy.deepcopy(model), LoraConfig(**settings)).save_pretrained(tmp_path)
+    adapted = get_peft_model(model, LoraConfig(**settings)).eval()
+    state = UserState(adapted, processor, history)
+    first = score(adapted, processor, state, candidates, 10**6)
+    hotswap_adapter(adapted, tmp_path, adapter_name="default", torch_device="cpu")
+    second = row_by_row(adapted, processor, history, candidates, 10**6)
+    assert (first - second).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="or other adapters act; make a new one from the history"):
+        score(adapted, processor, state, candidates, 10**6)
 
 
 def test_the_state_belongs_to_its_model_and_processor():

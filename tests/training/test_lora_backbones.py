@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import IA3Config, LNTuningConfig, LoHaConfig, LoraConfig, get_peft_model
+from peft import IA3Config, LNTuningConfig, LoHaConfig, LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModel, BitsAndBytesConfig
 
 from lmctr import AutoModelForCTR, CTRSinkForCTR
@@ -151,6 +151,37 @@ def test_adapters_of_other_kinds_by_hand(config, tmp_path):
     merged = merge_lora(loaded)
     torch.testing.assert_close(logits(merged, batch), expected, atol=1e-5, rtol=1e-4)
     assert set(merged.state_dict()) == set(base("bert").state_dict())
+
+
+def test_a_base_that_was_saved_before_it_met_its_processor_is_the_one(tmp_path):
+    base("bert").save_pretrained(tmp_path / "base")
+    model = add_lora(AutoModelForCTR.from_pretrained(tmp_path / "base"), {"r": 2})
+    model.config.processor_fingerprint = "0123"  # as a training sets it
+    save_adapter(model, tmp_path / "adapter")
+    loaded = load_adapter(AutoModelForCTR.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    assert loaded.config.processor_fingerprint == "0123"
+    other = AutoModelForCTR.from_pretrained(tmp_path / "base", processor_fingerprint="4567")
+    with pytest.raises(ValueError, match=r"processor_fingerprint='4567', but the adapters in .* '0123'"):
+        load_adapter(other, tmp_path / "adapter")
+
+
+def test_adapters_of_which_transformers_leaves_weights_new_are_not_read_by_it(tmp_path):
+    base("bert").save_pretrained(tmp_path / "base")
+    batch = inputs(base("bert"))
+    for use_dora in (False, True):
+        plain = AutoModelForCTR.from_pretrained(tmp_path / "base")
+        config = LoraConfig(r=2, use_dora=use_dora, target_modules=["query"], init_lora_weights=False)
+        model = get_peft_model(plain, config).eval()
+        model.save_pretrained(tmp_path / f"dora {use_dora}")
+        loaded = PeftModel.from_pretrained(
+            AutoModelForCTR.from_pretrained(tmp_path / "base"), tmp_path / f"dora {use_dora}"
+        )
+        torch.testing.assert_close(logits(loaded.eval(), batch), logits(model, batch))
+        if not use_dora:
+            found = AutoModelForCTR.from_pretrained(tmp_path / "dora False")
+            torch.testing.assert_close(logits(found.eval(), batch), logits(model, batch))
+    with pytest.raises(ValueError, match=r"no .*lora_magnitude_vector.* new one; load the base model, and them with"):
+        AutoModelForCTR.from_pretrained(tmp_path / "dora True")
 
 
 def test_adapters_whose_start_drew_random_numbers_are_not_put_on_what_they_left_then(tmp_path):

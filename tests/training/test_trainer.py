@@ -737,3 +737,15 @@ def test_several_values_may_be_processed_for_ones_own_metrics(tmp_path):
     trainer.preprocess_logits_for_metrics = lambda logits, labels: (logits.sigmoid(), logits > 0)
     trainer.compute_metrics = lambda found: {"shapes": [part.shape for part in found.predictions]}
     assert trainer.evaluate()["eval_shapes"] == [(33,), (33,)]
+
+
+def test_a_label_of_another_name_is_told(tmp_path):
+    train = ToyDataset()
+    collate = ToyCollator(train)
+
+    def renamed(items):
+        batch = collate(items)
+        return batch | {"click": batch.pop("labels")}
+
+    with pytest.raises(ValueError, match=r"no 'labels', as the column of clicks is to be called; it has .*, click$"):
+        make_trainer(tmp_path, train=train, collator=renamed).train()

@@ -14,7 +14,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
-from lmctr.utils.suggest import refuse_unknown
+from lmctr.utils.suggest import refuse_misspelt, refuse_unknown
 
 from .fields import Field
 
@@ -85,7 +85,7 @@ class FittedExtractor(FeatureExtractionMixin):
 
         Raises:
             OSError: a file is absent.
-            ValueError: the files do not belong together.
+            ValueError: the files do not belong together; a misspelt setting.
         """
         hub = cls._hub_options(kwargs)
         processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
@@ -100,10 +100,14 @@ class FittedExtractor(FeatureExtractionMixin):
         """Read the side files; `hub` goes to `cached_file`."""
         raise NotImplementedError
 
-    @staticmethod
-    def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Of the keywords of `from_pretrained`, those that the side files need too; takes out what the settings do not know."""
-        kwargs.pop("trust_remote_code", None)
+    @classmethod
+    def _hub_options(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Of the keywords of `from_pretrained`, those that the side files need too; takes out what is said to all kinds of processors."""
+        for key in ("trust_remote_code", "use_fast"):
+            kwargs.pop(key, None)
+        refuse_misspelt(
+            (key for key in kwargs if key not in _HUB_KEYS), cls.settings, f"{cls.__name__}.from_pretrained"
+        )
         return {key: kwargs[key] for key in _HUB_KEYS if key in kwargs}
 
 

@@ -15,7 +15,7 @@ from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.schema import RULES, LabelSpec
 from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import is_list, is_number, is_text
 from lmctr.utils.suggest import LISTED, first_of, no_column
 from lmctr.utils.words import THINGS, ends_in_id, words_of
 
@@ -31,6 +31,7 @@ _BOUNDS = {
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
+VECTORS = "vectors, which are no lists of categories; data.pretrained takes those of a field's values"
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _DONE = {
     "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
@@ -295,6 +296,8 @@ class Guesser:
         yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
         yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
+        if numbers and name in self.events.turned:
+            return [0]
         return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 
     def _stated(self, name: str) -> Any:
@@ -350,7 +353,8 @@ class Guesser:
         share = pc.mean(pc.equal(values, pa.scalar(yes[0])).cast(pa.int8())).as_py()
         others = [word for word in pc.unique(values).to_pylist() if word != yes[0]]
         of = "two values" if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)}"
-        return f"{of}, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
+        named = f" ({self.events.turned[name][0]})" if name in self.events.turned else ""
+        return f"{of}, {yes[0]!r}{named} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
         """(R,) float, 1 where the label is positive, NaN where it is not known. Raises `NotToldError` where all that are known are alike."""
@@ -400,6 +404,14 @@ class Guesser:
             if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
                 return whole
         return None
+
+
+def are_vectors(values: pa.Array) -> bool:
+    """Whether lists hold numbers with places behind the point, which are no categories."""
+    if not (is_list(values.type) and pa.types.is_floating(values.type.value_type)):
+        return False
+    numbers = pc.list_flatten(values)
+    return bool(pc.any(pc.not_equal(pc.floor(numbers), numbers)).as_py())
 
 
 def plain_ids(values: pa.Array) -> pa.Array:

@@ -23,7 +23,7 @@ from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.words import words_of
 
-from .base import Guesser, plain_ids, told_after
+from .base import VECTORS, Guesser, are_vectors, plain_ids, told_after
 from .found import TEXT_BOUND, Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label
 
@@ -513,6 +513,9 @@ class _LogGuesser(Guesser):
             category = distinct is not None and distinct <= max(50, len(values) / 2)
             if not len(values) or (distinct is not None and distinct < 2 and len(values) > 1):
                 self._say(f"{start}left out", column, "one value only" if len(values) else "empty")
+                continue
+            if are_vectors(values):
+                self._say(f"{start}left out", column, VECTORS)
                 continue
             described[name] = column
             if is_text(values.type):

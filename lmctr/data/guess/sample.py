@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lmctr.data.logs.table import POSITIVE_WORDS
+from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
 from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files, with_held
@@ -70,6 +70,7 @@ class FileSample:
         nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         no_values: columns of kinds that are no field's, such as durations, with what they are; the table lacks these too.
         of_words: columns whose header says that they hold several words (RecBole's files).
+        turned: by column what 0 and 1 mean, where the file says that 0 is a click.
         mixed: columns of JSON lines that hold values of several types, which are read as texts.
     """
 
@@ -83,6 +84,7 @@ class FileSample:
     of_words: Sequence[str] = ()
     mixed: tuple[str, ...] = ()
     no_values: Mapping[str, str] = field(default_factory=dict)
+    turned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -158,6 +160,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
     if kind == "csv":
         refuse_other_lines(path)
     table, whole, mixed = _first_rows(path, kind, delimiter, names)
+    turned = turned_codes(table.schema)
     if is_of_lines:
         _refuse_lines(path, table, names)
     objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
@@ -177,7 +180,7 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         table = pa.table({name: _plain_values(table[name], {""}) for name in table.column_names})
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words, mixed, no_values, turned)
 
 
 def _first_rows(
@@ -392,6 +395,8 @@ def _no_field(kind: pa.DataType) -> str:
         return "durations; write seconds, as numbers"
     if pa.types.is_time(kind):
         return "times of day; write hours, as numbers, or whole times"
+    if is_list(kind) and (is_list(kind.value_type) or pa.types.is_fixed_size_list(kind.value_type)):
+        return "lists of lists; give each a column"
     return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 

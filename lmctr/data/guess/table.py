@@ -21,7 +21,7 @@ from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
-from .base import Guesser, told_after
+from .base import VECTORS, Guesser, are_vectors, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file
@@ -340,6 +340,8 @@ class _TableGuesser(Guesser):
         kind, left_out, doubt = values.type, None, ""
         if not len(values) or (distinct is not None and distinct < 2):
             left_out = "one value only" if len(values) else "empty"
+        elif are_vectors(values):
+            left_out = VECTORS
         elif pa.types.is_nested(kind):
             why, fields = "lists", [{"name": name, "type": "sequence"}]
         elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):

@@ -78,6 +78,33 @@ POSITIVE_WORDS = frozenset(
 """Words, in lower case, that a label column may hold for a click."""
 
 
+def turned_codes(schema: pa.Schema) -> dict[str, list[str]]:
+    """By column the two names of a `datasets.ClassLabel`, as tables and Parquet files of that package have them, that say that 0 is a click and 1 none."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    labels = {
+        name: own["names"]
+        for name, own in features.items()
+        if isinstance(own, dict) and own.get("_type") == "ClassLabel"
+    }
+    return {
+        name: names
+        for name, names in labels.items()
+        if [str(own).strip().lower() in POSITIVE_WORDS for own in names] == [True, False]
+    }
+
+
+def check_codes(schema: pa.Schema, label: LabelSpec | None, source: str) -> None:
+    """Raises `ValueError` for a label without a rule whose codes have names the other way round."""
+    if label is not None and label.rule is None and (names := turned_codes(schema).get(label.column)):
+        raise ValueError(
+            f"{source}: the label {label.column!r} holds the codes of a ClassLabel, 0 for {names[0]!r} and 1 for {names[1]!r}; write "
+            f"`label: {{column: {label.column}, equals: 0}}`, or `equals: 1` where that is a click"
+        )
+
+
 def load_table(
     schema: str | os.PathLike, path: str | os.PathLike | None = None, progress: bool = False
 ) -> InteractionLog:
@@ -199,6 +226,7 @@ def log_from_table(
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
     keys = spec.columns
+    check_codes(table.schema, keys.label, source)
     table = with_columns(table, (keys.user.column, keys.item.column), plain_number)
     table, notes = _with_keys(table, spec, source)
     if spec.missing_items != "error":

@@ -656,9 +656,13 @@ class SequenceProcessor(FittedExtractor):
         """Reads what [`~SequenceProcessor.save_pretrained`] wrote, from a folder or the Hub.
 
         Raises:
-            ValueError: a side file is missing, or does not belong to the settings (see `fingerprint`).
+            ValueError: a side file is missing, or does not belong to the settings (see `fingerprint`); a setting other than the saved ones.
         """
         hub, place = cls._hub_options(kwargs), str(pretrained_model_name_or_path)
+        if told := [name for name in cls.settings if name in kwargs]:
+            raise ValueError(
+                f"{told[0]}: models know a {cls.__name__} by the settings that it was saved with; leave it out, or fit another one"
+            )
         values, _ = cls.get_feature_extractor_dict(pretrained_model_name_or_path, **kwargs)
         tables = {}
         for name in (ITEMS_FILE, FEATURES_FILE):

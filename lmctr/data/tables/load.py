@@ -36,12 +36,14 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import checked_labels
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.splits import check_fractions
+from lmctr.data.logs.table import check_codes
 from lmctr.data.schemas import (
     ColumnName,
     InfoKeys,
@@ -53,7 +55,7 @@ from lmctr.data.schemas import (
     short_for,
 )
 from lmctr.utils.arrow import is_list
-from lmctr.utils.files import beside, expanded, read_yaml
+from lmctr.utils.files import beside, expanded, for_arrow, read_yaml
 from lmctr.utils.values import Values, read_values
 
 from .joined import JoinedSpec, joined_files, joined_to
@@ -149,6 +151,8 @@ def table_source(
     else:
         pieces = [piece(data, None)]
     specs = _label_specs(label, labels)
+    for spec in specs:
+        check_codes(_schema_of(data), spec, "data")
     label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
     files = joined_files(joined, special)
@@ -190,6 +194,15 @@ def _reading(decimal: str, na_values: Sequence[str] | None, names: Sequence[str]
     unusual = {"decimal": decimal} if decimal != "." else {}
     unusual |= {"names": list(names)} if names else {}
     return unusual | ({"na_values": list(na_values)} if na_values else {}) or None
+
+
+def _schema_of(data: Any) -> pa.Schema:
+    """The schema of what says one without being read; an empty one of other data."""
+    if isinstance(data, (str, os.PathLike)):
+        path = expanded(data)
+        return pq.read_schema(for_arrow(path)) if path.suffix == ".parquet" and path.is_file() else pa.schema([])
+    schema = getattr(getattr(data, "features", None), "arrow_schema", getattr(data, "schema", None))
+    return schema if isinstance(schema, pa.Schema) else pa.schema([])
 
 
 def _label_specs(

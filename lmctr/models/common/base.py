@@ -69,9 +69,10 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 
 def weights_version(model: nn.Module, parameters: Iterable[nn.Parameter] | None = None) -> tuple:
     """Changes whenever a weight of a model, or of some of its parameters, is changed in place, replaced or moved (by an optimiser, a load,
-    `.to`), or other adapters act, or act with another scale; costs no reading. Changes of `.data` in place leave no trace, and are not seen."""
+    `.to`), or other adapters act, or act with another scale; reads nothing but adapters' weights, which PEFT's hotswap changes without a trace.
+    Other changes of `.data` in place are not seen."""
     own = model.parameters() if parameters is None else parameters
-    return (adapters_of(model), *map(version_of, own))
+    return (adapters_of(model), _sizes_of_adapters(model), *map(version_of, own))
 
 
 class _Watched(NamedTuple):
@@ -123,6 +124,14 @@ def adapters_of(model: nn.Module) -> tuple:
         for module in model.modules()
         if hasattr(module, "_disable_adapters")
     )
+
+
+def _sizes_of_adapters(model: nn.Module) -> tuple[float, ...]:
+    """The norms of the matrices of PEFT's LoRA, which are small."""
+    if "peft" not in sys.modules:
+        return ()
+    own = [one.detach() for name, one in model.named_parameters() if ".lora_" in name and not one.is_meta]
+    return tuple(torch.stack([norm.to(own[0].device) for norm in torch._foreach_norm(own)]).tolist()) if own else ()
 
 
 @contextmanager
@@ -394,11 +403,17 @@ class CTRPreTrainedModel(PreTrainedModel):
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs
     ) -> None:
-        """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true."""
+        """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true, and no earlier weights stay there."""
         with resealing(save_directory) if is_main_process else nullcontext():
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-            for weights in Path(save_directory).glob("*.safetensors") if is_main_process else ():
-                as_readable_as_its_folder(weights)
+            weights = {path.stem: path for path in Path(save_directory).glob("*.safetensors") if is_main_process}
+            for stem in [
+                *weights
+            ]:  # transformers removes earlier shards, and reads an earlier whole file in place of new ones
+                if (shard := re.fullmatch(r"(model.*)-\d{5}-of-\d{5}", stem)) and shard[1] in weights:
+                    weights.pop(shard[1]).unlink()
+            for path in weights.values():
+                as_readable_as_its_folder(path)
 
     def save_beside(self, folder: Path) -> None:
         """Write what the model keeps beside its weights into a run's folder."""
@@ -413,6 +428,16 @@ class CTRPreTrainedModel(PreTrainedModel):
     def same_weights(self) -> AbstractContextManager[None]:
         """A block in which the weights are copied, moved or rounded on purpose: what the model keeps of them stays good."""
         return nullcontext()
+
+    def load_adapter(self, *args, **kwargs) -> Any:
+        """As in the parent, which `from_pretrained` of a folder of adapters calls. Raises `ValueError` where weights of theirs stay new."""
+        found = super().load_adapter(*args, **kwargs)
+        if found.missing_keys:  # transformers does not know DoRA's again
+            raise ValueError(
+                f"the adapters have no {min(found.missing_keys)} that transformers knows, and would act with a new one; load the base model, and them "
+                "with peft.PeftModel.from_pretrained(model, folder)"
+            )
+        return found
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs) -> "CTRPreTrainedModel":

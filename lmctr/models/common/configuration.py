@@ -16,7 +16,7 @@ from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import type_error_of, without_numpy
 
-# Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
+# Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.24
 # (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
 _BASE_KEYS = frozenset(
     [

@@ -36,7 +36,7 @@ from lmctr.utils.rows import (
     plain_values,
     whole_seconds,
 )
-from lmctr.utils.suggest import nearest, refuse_unknown, unknown_key_message
+from lmctr.utils.suggest import refuse_misspelt, refuse_unknown
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
 from .configuration_ctr_sink import (
@@ -433,9 +433,8 @@ class CTRSinkProcessor(ProcessorMixin):
         known = _settings_names()
         saved = (key for key in processor_dict if key not in ("processor_class", "auto_map"))
         refuse_unknown(saved, known, "processor_config.json")
-        for key in kwargs:  # other keywords are the tokenizer's or the Hub's
-            if key not in known and nearest(key, known) is not None and not hasattr(args[0], key):
-                raise ValueError(unknown_key_message(key, known, f"{cls.__name__}.from_pretrained"))
+        others = (key for key in kwargs if not hasattr(args[0], key))  # the tokenizer's
+        refuse_misspelt(others, known, f"{cls.__name__}.from_pretrained")
         return super().from_args_and_dict(args, processor_dict, **kwargs)
 
     # tokenising
