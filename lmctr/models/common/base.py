@@ -407,9 +407,7 @@ class CTRPreTrainedModel(PreTrainedModel):
         with resealing(save_directory) if is_main_process else nullcontext():
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
             weights = {path.stem: path for path in Path(save_directory).glob("*.safetensors") if is_main_process}
-            for stem in [
-                *weights
-            ]:  # transformers removes earlier shards, and reads an earlier whole file in place of new ones
+            for stem in [*weights]:  # an earlier whole file, which transformers would read in place of new shards
                 if (shard := re.fullmatch(r"(model.*)-\d{5}-of-\d{5}", stem)) and shard[1] in weights:
                     weights.pop(shard[1]).unlink()
             for path in weights.values():
