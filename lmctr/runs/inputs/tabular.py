@@ -467,25 +467,34 @@ class TabularInput(GoingOn, StoredInput):
         rated = _rated(self.store.processor.ordered_fields(), len(rows))
         if not rated:
             return self._samples(columns, rows)
-        sizes, labels, weight = model.config.vocab_sizes, self.store.labels[train], self.view.sample_weight(train)
-        rated += self._pairs(sizes, train, fitted)
-        ids, known = self.store.input_ids[train], [[own] if isinstance(own, int) else own for own in rated]
-        together = (pair_ids(ids, sizes, own) for own in known)
-        whole, own = value_rates(
-            together, [prod(sizes[field] for field in own) for own in known], labels, weight, fitted
-        )
+        sizes, ids = model.config.vocab_sizes, self.store.input_ids[train]
+        given = self.store.labels[train], self.view.sample_weight(train), fitted
+        whole, own = value_rates(ids.T, sizes, *given)
+        pairs = self._pairs(ids, sizes, own, *given)
+        cells = [prod(sizes[field] for field in pair) for pair in pairs]
+        of_pairs, more = value_rates((pair_ids(ids, sizes, pair) for pair in pairs), cells, *given)
+        rates = np.split(whole, np.cumsum(sizes))
+        whole = np.concatenate([*(rates[field] for field in rated), of_pairs])
+        own = np.concatenate([own[:, :, rated], more], 2)
         columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
+        return self._samples(columns, rows)._replace(rated=[*rated, *pairs], rates=whole)
 
-    def _pairs(self, sizes: list[int], train: np.ndarray, fitted: np.ndarray) -> list[list[int]]:
-        """Pairs of categorical fields whose rates tell more than those of all fields alone, of any task."""
+    def _pairs(
+        self,
+        ids: np.ndarray,
+        sizes: list[int],
+        rates: np.ndarray,
+        labels: np.ndarray,
+        weight: np.ndarray | None,
+        fitted: np.ndarray,
+    ) -> list[list[int]]:
+        """Pairs of categorical fields whose rates tell more than those of all fields alone, of any task; arguments as of, and `rates` from,
+        [`value_rates`]."""
         fields = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
         columns, are_bins = (
             [(own.source_column, own.extract) for own in fields],
             [own.type == "numeric" for own in fields],
         )
-        ids, labels, weight = self.store.input_ids[train], self.store.labels[train], self.view.sample_weight(train)
-        _, rates = value_rates(ids.T, sizes, labels, weight, fitted)
         labels, weight = labels[fitted].reshape(len(fitted), -1), None if weight is None else weight[fitted]
         found = (
             chosen_pairs(ids[fitted], sizes, columns, are_bins, rates[:, task], own, weight)
