@@ -58,6 +58,13 @@ class _BoostedTrees:
         self._validate_params()
         return fit(self, *given)
 
+    def _check_early_stopping_loss(self, **given: Any) -> bool:
+        """As scikit-learn's; where held-out rows say when to stop, `train_score_` has the loss of one row, as nobody reads that of all."""
+        if self._use_validation_data:
+            given |= {name: given[name][:1] for name in ("raw_predictions", "y_train")}
+            given["sample_weight_train"] = None
+        return super()._check_early_stopping_loss(**given)
+
 
 class _Rows:
     """The bins of a table row by row, once for all trees of a fit."""
