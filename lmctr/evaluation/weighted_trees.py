@@ -1,10 +1,10 @@
-"""Boosted trees as scikit-learn fits them, without its way to the bins of weighted rows, and with small nodes of large tables read by rows."""
+"""Boosted trees as scikit-learn fits them, without its way to the bins of weighted rows, and faster on many."""
 
 from __future__ import annotations
 
 import inspect
-from functools import cached_property, partial
-from types import FunctionType
+from functools import partial
+from types import FunctionType, SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -13,13 +13,13 @@ from sklearn.ensemble._hist_gradient_boosting.grower import HistogramBuilder, Tr
 
 _BINS = 255  # scikit-learn's `max_bins`
 _KNOWN = 1e-4  # share of rows: bins come from 200,000 of them at most
-_LARGE = 1 << 24  # bytes of a table's bins: more than a core's own cache holds
-_SMALL = 8  # a node of a thread with at most one in so many rows finds few of them near each other in a column
-_BLOCK = 512  # rows
+_LARGE = 1 << 24  # bytes of bins: more than a core's own cache holds
+_SMALL = 8  # a node with at most one in so many rows, by thread
+_BLOCK = 512
 
 
 class _BoostedTrees:
-    """scikit-learn's boosted trees, several times as fast on weighted rows, and faster on many rows, see [`_Histograms`].
+    """scikit-learn's boosted trees, several times as fast on weighted rows, and faster on many, see [`_histograms`].
 
     From scikit-learn 1.8 on bins of weighted rows have equal weights, for which each column is sorted 254 times. Here one sort tells all; the trees
     are fitted on the numbers of the bins, then their thresholds are put back. Where trees are stopped early, or rows are more than 200,000, the
@@ -50,72 +50,57 @@ class _BoostedTrees:
         return self
 
     def _fit(self, *given: Any) -> Self:
-        """scikit-learn's own way to fit, with [`_Grower`] for its growers; nothing of scikit-learn is changed for others."""
+        """scikit-learn's own function, which finds [`_Grower`] by the name of its grower."""
         own = inspect.unwrap(super().fit)
-        names = {**own.__globals__, "TreeGrower": partial(_Grower, _Rows())}
+        names = {**own.__globals__, "TreeGrower": partial(_Grower, [])}
         fit = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
         fit.__kwdefaults__ = own.__kwdefaults__
         self._validate_params()
         return fit(self, *given)
 
     def _check_early_stopping_loss(self, **given: Any) -> bool:
-        """As scikit-learn's; where held-out rows say when to stop, `train_score_` has the loss of one row, as nobody reads that of all."""
+        """Where held-out rows say when to stop, nobody reads the loss of the others: that of one is enough."""
         if self._use_validation_data:
             given |= {name: given[name][:1] for name in ("raw_predictions", "y_train")}
             given["sample_weight_train"] = None
         return super()._check_early_stopping_loss(**given)
 
 
-class _Rows:
-    """The bins of a table row by row, once for all trees of a fit."""
-
-    columns: np.ndarray
-
-    @cached_property
-    def bins(self) -> np.ndarray:
-        """(N, C) uint8."""
-        return np.ascontiguousarray(self.columns)
-
-
 class _Grower(TreeGrower):
-    """scikit-learn's grower of one tree, with [`_Histograms`] of a large table."""
+    """scikit-learn's grower of one tree, which sums by [`_histograms`] where the table is large. rows: kept for the next tree."""
 
-    def __init__(self, rows: _Rows, X_binned: np.ndarray, *given: Any, **options: Any) -> None:
-        rows.columns, self._rows = X_binned, rows
+    def __init__(self, rows: list[np.ndarray], X_binned: np.ndarray, *given: Any, **options: Any) -> None:
+        if not rows and X_binned.nbytes >= _LARGE:
+            rows.append(np.ascontiguousarray(X_binned))
+        self._rows = rows
         super().__init__(X_binned, *given, **options)
 
-    def _initialize_root(self, *given: Any) -> None:  # the first to count
-        if self.X_binned.nbytes >= _LARGE:
-            self.histogram_builder = _Histograms(self.histogram_builder, self._rows)
+    def _initialize_root(self, *given: Any) -> None:  # the first to sum
+        own = self.histogram_builder
+        if self._rows:
+            self.histogram_builder = SimpleNamespace(
+                hessians_are_constant=own.hessians_are_constant,
+                hessians=own.hessians,
+                compute_histograms_brute=partial(_histograms, own, *self._rows),
+                compute_histograms_subtraction=own.compute_histograms_subtraction,
+            )
         super()._initialize_root(*given)
 
 
-class _Histograms:
-    """scikit-learn's sums of gradients by bin, of a small node from a copy of its rows.
+def _histograms(own: HistogramBuilder, rows: np.ndarray, places: np.ndarray, *allowed: np.ndarray | None) -> Any:
+    """The sums of gradients by bin at some places (n,) of all rows (N, C), as scikit-learn's: of few rows from a copy of them.
 
-    Column by column the rows of a small node lie so far apart that each is waited for; row by row all columns come at once. Sums are taken in
-    the same order, so they are the same to the last bit.
+    In a column few rows lie so far apart that each is waited for; in a row all columns come at once. The order is the same, so all bits are.
     """
-
-    def __init__(self, whole: Any, rows: _Rows) -> None:
-        self._whole, self._rows = whole, rows
-        self.hessians_are_constant, self.hessians = whole.hessians_are_constant, whole.hessians
-        self.compute_histograms_subtraction = whole.compute_histograms_subtraction
-
-    def compute_histograms_brute(self, places: np.ndarray, allowed: np.ndarray | None = None) -> Any:
-        """Of the rows at some places (n,), as scikit-learn's."""
-        whole, places = self._whole, np.asarray(places)
-        if len(places) * _SMALL * whole.n_threads > len(self._rows.columns):
-            return whole.compute_histograms_brute(places, allowed)
-        rows = self._rows.bins.take(places, axis=0)
-        bins = np.empty(rows.shape, np.uint8, order="F")
-        for start in range(0, len(rows), _BLOCK):  # such few stay in the cache while they are turned
-            bins[start : start + _BLOCK] = rows[start : start + _BLOCK]
-        gradients, hessians = (
-            own if len(own) == 1 else own[places] for own in map(np.asarray, (whole.gradients, whole.hessians))
-        )
-        few = HistogramBuilder(bins, whole.n_bins, gradients, hessians, whole.hessians_are_constant, whole.n_threads)
-        return few.compute_histograms_brute(np.arange(len(places), dtype=np.uint32), allowed)
+    places = np.asarray(places)
+    if len(places) * _SMALL * own.n_threads > len(rows):
+        return own.compute_histograms_brute(places, *allowed)
+    few, bins = rows.take(places, axis=0), np.empty((len(places), rows.shape[1]), np.uint8, order="F")
+    for start in range(0, len(few), _BLOCK):  # what is turned at once stays in the cache
+        bins[start : start + _BLOCK] = few[start : start + _BLOCK]
+    slopes = [kept if len(kept) == 1 else kept[places] for kept in map(np.asarray, (own.gradients, own.hessians))]
+    builder = HistogramBuilder(bins, own.n_bins, *slopes, own.hessians_are_constant, own.n_threads)
+    return builder.compute_histograms_brute(np.arange(len(places), dtype=np.uint32), *allowed)
 
 
 class BoostedTreesClassifier(_BoostedTrees, HistGradientBoostingClassifier):

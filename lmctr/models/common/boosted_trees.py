@@ -85,17 +85,13 @@ class BoostedTrees(nn.Module):
         rows = columns.reshape(-1, columns.shape[-1]).to(torch.float32)
         if self.known is None or not can_use_tables(rows):
             return self._scores(rows).reshape(*shape, self.num_tasks)
-        key = self._checksum(rows)
-        if key not in self.known:
-            self.known[key] = self._scores(rows)
-        return self.known[key].reshape(*shape, self.num_tasks)
-
-    def _checksum(self, rows: torch.Tensor) -> bytes:
-        """Of rows and of the trees that are asked of them."""
         checksum = hashlib.blake2b(str(rows.shape).encode())
         for own in (rows, *self.buffers()):
             checksum.update(own.detach().contiguous().numpy())
-        return checksum.digest()
+        key = checksum.digest()
+        if key not in self.known:
+            self.known[key] = self._scores(rows)
+        return self.known[key].reshape(*shape, self.num_tasks)
 
     def _scores(self, rows: torch.Tensor) -> torch.Tensor:
         """(B, Fs) to (B, T)."""
@@ -200,16 +196,13 @@ class TreesBeside(nn.Module):
 
     @contextmanager
     def keeping(self, known: dict[bytes, torch.Tensor]) -> Iterator[None]:
-        """Inside, what the trees gave for the same rows before is looked up, on CPUs: each evaluation of a training asks for the same rows, and
-        trees do not change with epochs."""
-        trees = self.trees
-        if trees is not None:
-            trees.known = known
+        """Inside, on CPUs, what the same trees gave for the same rows is looked up: each evaluation of a training asks for it again."""
+        trees = self.trees or self
+        trees.known = known
         try:
             yield
         finally:
-            if trees is not None:
-                trees.known = None
+            trees.known = None
 
     def mixed(self, columns: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Columns (.., Fs) and the network's logits (.., T) to the model's."""
