@@ -7,10 +7,11 @@ S: rows to fit on, R: training rows, T: tasks, Cr: fields, V: values of a field.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
@@ -36,8 +37,7 @@ def pair_ids(ids: np.ndarray, sizes: Sequence[int], fields: Sequence[int]) -> np
 def chosen_pairs(
     ids: np.ndarray,
     sizes: Sequence[int],
-    columns: Sequence[Hashable],
-    are_bins: Sequence[bool],
+    fields: Sequence[Any],
     rates: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
@@ -51,8 +51,8 @@ def chosen_pairs(
     Fewer rows than let trees stop early have none.
 
     Args:
-        ids: (S, C) all categorical fields. sizes: by field, V. columns: by field, what it is made from. are_bins: by field, whether
-            it is bins of a number. rates: (S, C) log-odds from the folds that a row is not in, see [`value_rates`].
+        ids: (S, C) all categorical fields. sizes: by field, V. fields: the fields. rates: (S, C) log-odds from the folds that a row is not in, see
+            [`value_rates`].
         labels: (S,), below 0 where there is none. weight: (S,), None: ones.
 
     Returns:
@@ -68,11 +68,12 @@ def chosen_pairs(
     rate = expit(line)
     left, slope = weight * (labels - rate), weight * rate * (1 - rate)
     before, found = _losses(labels, line), {}
+    columns = [(field.source_column, field.extract) for field in fields]
     whole = (weight * before).mean()
     for pair in combinations(range(len(sizes)), 2):
         one, two = pair
         cells = int(sizes[one]) * int(sizes[two])
-        if columns[one] == columns[two] or (are_bins[one] and are_bins[two]) or cells > MOST_CELLS:
+        if columns[one] == columns[two] or (fields[one].type == fields[two].type == "numeric") or cells > MOST_CELLS:
             continue
         own = pair_ids(ids, sizes, pair)
         above, room = FoldSums(own, fold, cells, (left, slope)).without(fold, own)

@@ -464,43 +464,27 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
+        categorical = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
         rated = _rated(self.store.processor.ordered_fields(), len(rows))
         if not rated:
             return self._samples(columns, rows)
-        sizes, ids = model.config.vocab_sizes, self.store.input_ids[train]
+        samples, sizes, ids = self._samples(columns, rows), model.config.vocab_sizes, self.store.input_ids[train]
         given = self.store.labels[train], self.view.sample_weight(train), fitted
         whole, own = value_rates(ids.T, sizes, *given)
-        pairs = self._pairs(ids, sizes, own, *given)
+        pairs = itertools.chain.from_iterable(  # of any task
+            chosen_pairs(ids[fitted], sizes, categorical, own[:, task], labels, samples.weight)
+            for task, labels in enumerate(samples.labels.reshape(len(rows), -1).T)
+        )
+        pairs = [list(pair) for pair in dict.fromkeys(pairs)]
         cells = [prod(sizes[field] for field in pair) for pair in pairs]
         of_pairs, more = value_rates((pair_ids(ids, sizes, pair) for pair in pairs), cells, *given)
         rates = np.split(whole, np.cumsum(sizes))
-        whole = np.concatenate([*(rates[field] for field in rated), of_pairs])
         own = np.concatenate([own[:, :, rated], more], 2)
-        columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=[*rated, *pairs], rates=whole)
-
-    def _pairs(
-        self,
-        ids: np.ndarray,
-        sizes: list[int],
-        rates: np.ndarray,
-        labels: np.ndarray,
-        weight: np.ndarray | None,
-        fitted: np.ndarray,
-    ) -> list[list[int]]:
-        """Pairs of categorical fields whose rates tell more than those of all fields alone, of any task; arguments as of, and `rates` from,
-        [`value_rates`]."""
-        fields = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
-        columns, are_bins = (
-            [(own.source_column, own.extract) for own in fields],
-            [own.type == "numeric" for own in fields],
+        return samples._replace(
+            values=np.concatenate([columns, own.reshape(len(rows), -1)], 1),
+            rated=[*rated, *pairs],
+            rates=np.concatenate([*(rates[field] for field in rated), of_pairs]),
         )
-        labels, weight = labels[fitted].reshape(len(fitted), -1), None if weight is None else weight[fitted]
-        found = (
-            chosen_pairs(ids[fitted], sizes, columns, are_bins, rates[:, task], own, weight)
-            for task, own in enumerate(labels.T)
-        )
-        return [list(pair) for pair in dict.fromkeys(itertools.chain.from_iterable(found))]
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
