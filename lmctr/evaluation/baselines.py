@@ -31,8 +31,8 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     r = (positives + strength * p) / (events + strength), and the two are combined as independent evidence:
     logit(probability) = logit(r_user) + logit(r_item) - logit(p).
 
-    Where the past holds clicks alone (negatives are drawn, and hidden), all rates are 1 and say nothing: there a logistic regression on the logarithms
-    of both counts of events takes their place.
+    Where the past holds clicks alone (negatives are drawn, and hidden), all rates are 1: there a logistic regression on the logarithms of both counts
+    of events takes their place.
 
     Args:
         log: the interaction log.
@@ -93,9 +93,6 @@ def baseline_metrics(
 
     Returns:
         {"counting": {"validation": metrics, "test": metrics}, "logistic_regression": {...}, "gradient_boosting": {...}}.
-
-    Example:
-        >>> baseline_metrics(log, splits)["gradient_boosting"]["test"]["auc"]  # doctest: +SKIP
     """
     predictions = baseline_predictions(log, splits, seed) if predictions is None else predictions
     events = {part: _events_of(log, splits, part) for part in SPLIT_NAMES}

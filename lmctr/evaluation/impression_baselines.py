@@ -3,13 +3,11 @@
 - random: a random order.
 - popularity: in how large a share of its training impressions the ad was among the m best by v, smoothed towards the mean.
 - mean eCPM: the mean eCPM of the ad in training, smoothed. The ad is its categorical field with the most values.
-- gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
-  that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
+- gradient boosting: scikit-learn's trees on log(1 + eCPM), from numbers and categories (of up to 255 values) of user and ad and the ad's two counts
+  above, without a training ad's own fold of impressions.
 
-Weights of impressions, where the store has some, count in all of it: the shares, the means, the trees' fit, and the metrics.
-
-Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as
-`lmctr.data.impressions.store.ImpressionStore` has them.
+Weights of impressions count in all of it. Nothing is fitted on validation and test impressions, unless a refit is asked for. Stores are read by
+attribute, as those of `lmctr.data.impressions.store.ImpressionStore`.
 """
 
 from __future__ import annotations

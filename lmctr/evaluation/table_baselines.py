@@ -1,10 +1,9 @@
 """What a user would try on a table before a neural network: counting, and gradient boosting.
 
-Both see a categorical value as its positive rate on the training part, smoothed towards the training part's rate. The model on top is
-fitted on rates that leave the row itself out (each row's rates come from the other four of five random folds), else it would
-trust the rates of rare values, which then hold the row's own label. Validation and test rows get the rates of the whole
-training part. Weights count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out.
-Nothing is fitted on validation and test rows.
+Both see a categorical value as its positive rate on the training part, smoothed towards that of all rows. Training rows have those of the other four
+of five random folds, else rates of rare values would hold the row's own label; validation and test rows those of the whole training part. Weights
+count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out. Nothing is fitted on validation
+and test rows.
 
 Tables are read by attribute (`lmctr.data.tables.store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
 `numeric_values` (S, Nn), `sequence_ids` (S, N, L), `labels` (S,), `groups` (S,), `weight` (S,), each array or None.
@@ -35,8 +34,7 @@ class TableFeatures:
     """Features of the rows of each part.
 
     Attributes:
-        rates: part to (R, F') float32, log-odds of each field's smoothed rate; numeric fields as `NUM_BINS` bins of equal counts, a
-            sequence as the mean of its values' log-odds.
+        rates: part to (R, F') float32, log-odds of smoothed rates; of numbers by `NUM_BINS` bins of equal counts, of a sequence the mean of its values'.
         numbers: part to (R, Nn) float32 values of the numeric fields.
         counts: part to (R, F) float32, log(1 + training rows) with the categorical value, the row itself left out.
         fitted: (R',) places of the rows that "train" holds here, in the training part without rows of no label or of weight 0.
@@ -154,8 +152,7 @@ def table_baseline_predictions(
         refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
-        {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}: other names than those
-        of the baselines of a log, which count otherwise.
+        {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}.
     """
 
     def predicted(splits: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:

@@ -19,11 +19,11 @@ _BLOCK = 512
 
 
 class _BoostedTrees:
-    """scikit-learn's boosted trees, several times as fast on weighted rows, and faster on many, see [`_histograms`].
+    """scikit-learn's boosted trees, faster on many rows, see [`_histograms`], and several times as fast on weighted ones.
 
-    From scikit-learn 1.8 on bins of weighted rows have equal weights, for which each column is sorted 254 times. Here one sort tells all; the trees
-    are fitted on the numbers of the bins, then their thresholds are put back. Where trees are stopped early, or rows are more than 200,000, the
-    bins are those of all rows, not of the part, or the sample, that scikit-learn takes them from; else the trees are the same.
+    From scikit-learn 1.8 on bins of these have equal weights, for which each column is sorted 254 times. Here one sort tells all; trees are fitted on
+    the numbers of the bins, then their thresholds are put back. Where they are stopped early, or rows are more than 200,000, bins are those of all
+    rows, not of the part, or the sample, that scikit-learn takes them from; else the trees are the same.
 
     Columns are numbers, NaN where missing; those of `categorical_features`, of at most 255 values, come first.
     """
@@ -59,7 +59,7 @@ class _BoostedTrees:
         return fit(self, *given)
 
     def _check_early_stopping_loss(self, **given: Any) -> bool:
-        """Where held-out rows say when to stop, nobody reads the loss of the others: that of one is enough."""
+        """Without the loss of training rows but one, where held-out rows say when to stop."""
         if self._use_validation_data:
             given |= {name: given[name][:1] for name in ("raw_predictions", "y_train")}
             given["sample_weight_train"] = None
