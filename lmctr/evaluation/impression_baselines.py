@@ -39,8 +39,7 @@ def impression_baseline_metrics(
         refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
-        name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; with a store that knows the best possible scores, these too, as
-        [`BOUND`].
+        name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; the best possible scores too, as [`BOUND`], where the store knows them.
 
     Raises:
         ValueError: ads without a categorical field.
@@ -102,11 +101,7 @@ class _Counting:
 
     def of(self, ads: np.ndarray) -> np.ndarray:
         """(R, 2) of some ads, from the whole training part."""
-        return self.table()[self.ids[ads]]
-
-    def table(self) -> np.ndarray:
-        """(values of the field, 2)."""
-        return self._smoothed(*self.sums.totals)
+        return self._smoothed(*self.sums.totals)[self.ids[ads]]
 
     def left_out(self, chosen: np.ndarray) -> np.ndarray:
         """(R, 2) of training ads (places in `self.ads`), from the other folds."""

@@ -5,8 +5,8 @@ of five random folds, else rates of rare values would hold the row's own label; 
 count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out. Nothing is fitted on validation
 and test rows.
 
-Tables are read by attribute (`lmctr.data.tables.store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
-`numeric_values` (S, Nn), `sequence_ids` (S, N, L), `labels` (S,), `groups` (S,), `weight` (S,), each array or None.
+Tables are read by attribute, as `lmctr.data.tables.store.TabularStore`: `input_ids` (S, F), `numeric_values` (S, Nn), `sequence_ids` (S, N, L),
+`labels` (S,), `groups` (S,), `weight` (S,), each array or None.
 
 S: rows, F: fields, R: rows of a part.
 """

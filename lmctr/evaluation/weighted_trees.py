@@ -58,16 +58,9 @@ class _BoostedTrees:
         self._validate_params()
         return fit(self, *given)
 
-    def _check_early_stopping_loss(self, **given: Any) -> bool:
-        """Without the loss of training rows but one, where held-out rows say when to stop."""
-        if self._use_validation_data:
-            given |= {name: given[name][:1] for name in ("raw_predictions", "y_train")}
-            given["sample_weight_train"] = None
-        return super()._check_early_stopping_loss(**given)
-
 
 class _Grower(TreeGrower):
-    """scikit-learn's grower of one tree, which sums by [`_histograms`] where the table is large. rows: kept for the next tree."""
+    """scikit-learn's, which sums by [`_histograms`] where the table is large. rows: kept for the next tree."""
 
     def __init__(self, rows: list[np.ndarray], X_binned: np.ndarray, *given: Any, **options: Any) -> None:
         if not rows and X_binned.nbytes >= _LARGE:
@@ -78,20 +71,17 @@ class _Grower(TreeGrower):
     def _initialize_root(self, *given: Any) -> None:  # the first to sum
         own = self.histogram_builder
         if self._rows:
+            kept = ("hessians", "hessians_are_constant", "compute_histograms_subtraction")
             self.histogram_builder = SimpleNamespace(
-                hessians_are_constant=own.hessians_are_constant,
-                hessians=own.hessians,
                 compute_histograms_brute=partial(_histograms, own, *self._rows),
-                compute_histograms_subtraction=own.compute_histograms_subtraction,
+                **{name: getattr(own, name) for name in kept},
             )
         super()._initialize_root(*given)
 
 
 def _histograms(own: HistogramBuilder, rows: np.ndarray, places: np.ndarray, *allowed: np.ndarray | None) -> Any:
-    """The sums of gradients by bin at some places (n,) of all rows (N, C), as scikit-learn's: of few rows from a copy of them.
-
-    In a column few rows lie so far apart that each is waited for; in a row all columns come at once. The order is the same, so all bits are.
-    """
+    """scikit-learn's sums by bin at places (n,) of all rows (N, C), of few from a copy: in a column they lie so far apart that each is waited for, in a row
+    all columns come at once. The order is the same, so all bits are."""
     places = np.asarray(places)
     if len(places) * _SMALL * own.n_threads > len(rows):
         return own.compute_histograms_brute(places, *allowed)

@@ -61,9 +61,6 @@ def test_without_weights_and_stopped_early():
     np.testing.assert_array_equal(*(trees.predict_proba(values) for trees in plain))
     weighted = BoostedTreesClassifier(**settings).fit(values, labels, weights)
     assert 5 < weighted.n_iter_ < 200
-    np.testing.assert_array_equal(*(trees.validation_score_ for trees in plain))
-    assert plain[1].train_score_.shape == plain[0].train_score_.shape
-    assert not np.allclose(plain[0].train_score_, plain[1].train_score_)  # of one row
     assert np.corrcoef(weighted.decision_function(values), plain[0].decision_function(values))[0, 1] > 0.9
 
 

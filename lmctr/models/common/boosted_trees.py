@@ -174,8 +174,8 @@ class ValueRates(nn.Module):
 class TreesBeside(nn.Module):
     """Mixes a network's logits with [`BoostedTrees`], where `config.boosted_trees` asks for some.
 
-    Logits are (1 - share) * network + share * trees in evaluation mode. In training mode they are the network's alone: both learn the same
-    labels by themselves, and the mean of two good models that err differently is better than each.
+    Logits are (1 - share) * network + share * trees in evaluation mode, the network's alone in training: both learn the same labels by themselves,
+    and the mean of two good models that err differently is better than each.
 
     Args:
         config: with `boosted_trees`. num_columns: Fs. num_tasks: T.

@@ -17,7 +17,7 @@ import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.extend import id_sources
-from lmctr.data.features.fields import Field, override_fields
+from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
@@ -464,8 +464,15 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        categorical = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
-        rated = _rated(self.store.processor.ordered_fields(), len(rows))
+        ordered, numbers = self.store.processor.ordered_fields(), set()
+        if (
+            len(rows) < MANY_ROWS
+        ):  # rates of bins of numbers that trees read tell nothing new, and of few rows the more of a row's own label
+            numbers = {field.source_column for field in ordered if field.kind == "value"}
+        categorical = [field for field in ordered if field.kind == "id"]
+        rated = [
+            place for place, own in enumerate(categorical) if own.type != "numeric" or own.source_column not in numbers
+        ]
         if not rated:
             return self._samples(columns, rows)
         samples, sizes, ids = self._samples(columns, rows), model.config.vocab_sizes, self.store.input_ids[train]
@@ -540,14 +547,6 @@ def _is_log(data: dict[str, Any]) -> bool:
     """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
     with the keys of such a schema in `data.options`."""
     return is_log(data["name"], data["options"])
-
-
-def _rated(fields: Sequence[Field], num_rows: int) -> list[int]:
-    """Places, among the categorical fields, of those whose rates trees of so many rows read: all, but where rows are few not the bins of numbers that
-    they read too, whose rates tell them nothing that is new, and the more of a training row's label."""
-    numbers = {field.source_column for field in fields if field.kind == "value"} if num_rows < MANY_ROWS else set()
-    ids = [field for field in fields if field.kind == "id"]
-    return [place for place, own in enumerate(ids) if own.type != "numeric" or own.source_column not in numbers]
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:
