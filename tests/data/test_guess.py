@@ -386,6 +386,12 @@ def test_questions_where_it_is_not_sure(tmp_path):
         ({}, {"user": "usr"}, r"--user: .* has no column 'usr'; did you mean 'user_id'\? its columns: "),
         ({}, {"time": "click"}, "--time click: holds no times"),
         (
+            {},
+            {"label": "click=1", "user": "click"},
+            "^--label and --user are both 'click': state a column of its own ",
+        ),
+        ({}, {"item": "ts"}, r"no column looks like the time .* the columns are user_id, item_id, ts, click\."),
+        (
             {"ts": FAR},
             {"time": "ts"},
             r"--time ts: holds no times .*\(4000000000, .*from 1990 to today such as 1700000000",

@@ -188,3 +188,11 @@ def test_what_training_will_refuse_is_said_at_once(tmp_path, capsys, monkeypatch
         assert main(["init", f"{name}.csv", "--yes"]) == 0
         refused = "not fit to train on as it is: log 'twice': 50 of 450 events repeat another in every column. Mend"
         assert (refused in capsys.readouterr().out) is not days
+
+
+def test_a_time_that_is_stated_to_be_the_user_is_no_time(tmp_path):
+    """Sessions called by when they began: the other times are those of the events."""
+    columns = table(user_id=None)
+    columns |= {"timestamp": [1_700_000_000 + at % 50 for at in columns["ts"]]}
+    guess, _ = guessed(tmp_path / "e.csv", columns, given={"user": "timestamp"})
+    assert {role: guess.schema["columns"][role] for role in ("user", "time")} == {"user": "timestamp", "time": "ts"}

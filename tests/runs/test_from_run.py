@@ -184,10 +184,8 @@ def test_new_columns_and_a_moved_share_of_trees_are_told(tmp_path, capsys, monke
     assert chosen != 0.9
     begun, chose = [line for line in auto.splitlines() if "going on from" in line or "boosting_share auto" in line]
     assert "->" not in begun
-    assert (
-        f"auto: {chosen:g}, by the log loss on validation; {tmp_path / 'tuesday'} had another: boosting_share 0.9 -> {chosen:g}, "
-        in chose
-    )
+    assert f"auto: {chosen:g}{' (the trees alone)' * (chosen == 1)}, by the log loss on validation; " in chose
+    assert f"; {tmp_path / 'tuesday'} had another: boosting_share 0.9 -> {chosen:g}, " in chose
     for share, alone in ((0.0, "0 (the network alone)"), (1.0, "1 (the trees alone)")):
         monkeypatch.setattr("lmctr.runs.training.choose_share", lambda *_, share=share: share)
         assert f"auto: {alone}, by the log loss" in said("monday", "tuesday", "auto", "--overwrite")

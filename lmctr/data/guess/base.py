@@ -79,6 +79,10 @@ class Guesser:
         for role, column in given.items():
             if column not in self.left:
                 raise ValueError(f"--{role}: {events.path} has {no_column(column, self.left)}")
+        roles = {column: [role for role, own in given.items() if own == column] for column in given.values()}
+        for column, twice in roles.items():
+            if len(twice) > 1:
+                raise ValueError(f"--{' and --'.join(twice)} are both {column!r}: state a column of its own for each")
 
     def _state_click(self, name: str, sign: str, value: str) -> None:
         """Keep what of `--label COLUMN=VALUE`, or COLUMN with another sign and a number, says which rows are clicks."""
@@ -100,6 +104,11 @@ class Guesser:
 
     def _say(self, role: str, column: str, why: str, sure: bool = True) -> None:
         self.found.guesses.append(Guess(role, column, why, sure))
+
+    def _free(self, role: str) -> list[str]:
+        """The columns that are nothing yet, and not stated to be something else."""
+        stated = {column for other, column in self.given.items() if other != role}
+        return [name for name in self.left if name not in stated]
 
     def _take(self, role: str, column: str = "", why: str = "", sure: bool = True) -> str:
         """Settle a column, the stated one of a role that is stated; one that is not sure is asked about."""

@@ -151,8 +151,9 @@ class _LogGuesser(Guesser):
         return any(self._follows(own, table[name].combine_chunks()) for own in codes)
 
     def _time(self) -> Any:
-        named = self.events.named("time")
-        order = [*named, *(name for name in self.left if name not in named)]
+        free = self._free("time")
+        named = [name for name in self.events.named("time") if name in free]
+        order = [*named, *(name for name in free if name not in named)]
         kinds = {name: self._time_of(name) for name in order}
         if "time" in self.given and kinds[self.given["time"]] is None:
             raise ValueError(
@@ -160,7 +161,7 @@ class _LogGuesser(Guesser):
             )
         good = [name for name in order if kinds[name] is not None]
         if not good:
-            if called := [name for name in self.left if name in self.events.called("time") or self._dates(name)]:
+            if called := [name for name in free if name in self.events.called("time") or self._dates(name)]:
                 told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
                 raise NoLogError(told, "--time")
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
@@ -197,7 +198,7 @@ class _LogGuesser(Guesser):
         rows = self.events.table.num_rows
         good = [
             name
-            for name in self.left
+            for name in self._free(role)
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
         ]
@@ -206,7 +207,7 @@ class _LogGuesser(Guesser):
         if role in self.given:
             return self._take(role, self.given[role], "")
         very = self.events.called(role)
-        fractions = [n for n in self.left if n in very and pa.types.is_floating(self.events.table[n].type)]
+        fractions = [n for n in self._free(role) if n in very and pa.types.is_floating(self.events.table[n].type)]
         # 12.0, as where some were missing
         good += [n for n in fractions if self._is_called_code(n, self.events.values(n))]
         named = [name for name in self.events.named_ids(role) if name in good and (name in very or name in met)]
