@@ -31,7 +31,7 @@ MAX_FITTED_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class TableFeatures:
-    """Features of the rows of each part.
+    """Of the rows of each part.
 
     Attributes:
         rates: part to (R, F') float32, log-odds of smoothed rates; of numbers by `NUM_BINS` bins of equal counts, of a sequence the mean of its values'.
@@ -56,7 +56,7 @@ def table_features(
     strength: float = STRENGTH,
     max_rows: int = MAX_FITTED_ROWS,
 ) -> TableFeatures:
-    """The features that both baselines read, see the module's docstring.
+    """What both baselines read, see the module's docstring.
 
     Args:
         table: the processed table.

@@ -104,9 +104,8 @@ class BoostedTreesRegressor(_BoostedTrees, HistGradientBoostingRegressor):
 def with_known_columns(X: np.ndarray, min_samples_leaf: int, weight: np.ndarray | None = None) -> np.ndarray:
     """(N, C) columns for scikit-learn's boosted trees, which refuse a column without values among the rows that they take their bins from.
 
-    A column with values in fewer rows than a leaf must have, no tree can divide; in fewer than one row of 10,000, its bins might see none.
-    Rows of weight 0 do not count.
-    Such a column is given as zeros; others stay as they are.
+    A column with values in fewer rows than a leaf must have, no tree can divide; in fewer than one row of 10,000, its bins might see none. Such a column
+    is given as zeros. Rows of weight 0 do not count.
     """
     X = np.asarray(X)
     known = ~np.isnan(X if weight is None else X[np.asarray(weight) != 0])
