@@ -93,7 +93,7 @@ def statistic_regression() -> LogisticRegression:
 
 def statistic_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Trees for the statistics of a log: learning rate 0.05, 15 leaves, a random third of the columns per split. 150 trees, 50 below 1,000
-    rows, and from 100,000 rows on up to 500, stopped early as in `boosted_trees` if there are 20 rows of each class.
+    rows, from 100,000 on up to 500, stopped early as in `boosted_trees`.
 
     Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
     """
@@ -104,11 +104,10 @@ def statistic_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
 
 
 def field_draws(labels: np.ndarray) -> int:
-    """How many forests of [`field_trees`], drawn by seeds of their own, are averaged: three where trees stop early by fewer than 19,000 rows, one
-    otherwise.
+    """How many forests of [`field_trees`], drawn by seeds of their own, are averaged: three where trees stop early by fewer than 19,000 rows, else one.
 
-    Chosen on held-out rows of the training and validation parts of ten public tables among one to three of rates 0.05 and 0.1: three that learn twice
-    as fast take up to twice the time of one, and have a lower loss than three that do not.
+    Chosen on held-out rows of ten public tables among one to three of rates 0.05 and 0.1: three of 0.1 take up to twice the time of one, and lose less than
+    three of 0.05.
     """
     return 3 if len(labels) < MANY_ROWS and can_stop_early(labels) else 1
 
@@ -116,10 +115,10 @@ def field_draws(labels: np.ndarray) -> int:
 def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Trees for numbers and ids of a table: 15 leaves, 31 from 19,000 rows on, a random half of the columns per split; learning rate 0.05, 0.1 where
     several forests are drawn, see [`field_draws`]. From 1,000 rows on, up to 1,500 trees, stopped early as in `boosted_trees` after 20 without a gain;
-    below, 50 trees.
+    below, 50.
 
-    Chosen on the validation parts of public tables (model_cards/own_tables.md) among 8 to 31 leaves, and a third to all columns. Of eight more, two
-    had a lower validation loss with more than 500 trees, and the others stopped before.
+    Chosen on the validation parts of public tables (model_cards/own_tables.md) among 8 to 31 leaves, and a third to all columns; of eight more, two had
+    a lower loss with more than 500 trees.
     """
     options = {
         "max_leaf_nodes": 31 if len(labels) >= MANY_ROWS else 15,

@@ -1,8 +1,7 @@
 """What a user would pick instead of a language model: two counting statistics, a linear model and gradient boosting on the statistics `full`.
 
 All read the labels of the past in strict time order, see `lmctr.statistics`, which count events whatever these weigh: weights say what a sample counts
-in fits and metrics, and one of weight 0 is left out there. Only the training split is fitted on: priors, scales, weights
-and trees know nothing of validation and test labels, unless a refit on training and validation is asked for.
+in fits and metrics, and one of weight 0 is left out there. Only the training split is fitted on, unless a refit on training and validation is asked for.
 
 `log` and `splits` are read by attribute (`lmctr.data.InteractionLog` and `Splits`, or anything with the same ones): see
 `lmctr.statistics.reader`, and `log.weight` (E,) or None; `splits.train`, `.validation`, `.test` event indices.
@@ -31,8 +30,8 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     r = (positives + strength * p) / (events + strength), and the two are combined as independent evidence:
     logit(probability) = logit(r_user) + logit(r_item) - logit(p).
 
-    Where the past holds clicks alone (negatives are drawn, and hidden), all rates are 1 and say nothing: there a logistic regression on the logarithms
-    of both counts of events takes their place.
+    Where the past holds clicks alone (negatives are drawn, and hidden), all rates are 1: there a logistic regression on the logarithms of both counts
+    of events takes their place.
 
     Args:
         log: the interaction log.
@@ -65,8 +64,8 @@ def baseline_predictions(
 
     Args:
         log: the interaction log. Its `weight` column, where there is one, weights the fits.
-        splits: event indices of the parts; each event must have a label 0 or 1. Give the samples that the model is evaluated on as
-            `splits.validation` and `splits.test`, and the whole training split as `splits.train`.
+        splits: event indices of the parts, each with a label 0 or 1: the samples that the model is evaluated on as `splits.validation` and
+            `splits.test`, the whole training split as `splits.train`.
         seed: seed of the trees.
         refit: fit on training and validation together for the test split, as a model that is refitted does.
         statistics: what those read that read statistics.
@@ -93,9 +92,6 @@ def baseline_metrics(
 
     Returns:
         {"counting": {"validation": metrics, "test": metrics}, "logistic_regression": {...}, "gradient_boosting": {...}}.
-
-    Example:
-        >>> baseline_metrics(log, splits)["gradient_boosting"]["test"]["auc"]  # doctest: +SKIP
     """
     predictions = baseline_predictions(log, splits, seed) if predictions is None else predictions
     events = {part: _events_of(log, splits, part) for part in SPLIT_NAMES}

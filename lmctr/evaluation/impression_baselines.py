@@ -3,13 +3,11 @@
 - random: a random order.
 - popularity: in how large a share of its training impressions the ad was among the m best by v, smoothed towards the mean.
 - mean eCPM: the mean eCPM of the ad in training, smoothed. The ad is its categorical field with the most values.
-- gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
-  that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
+- gradient boosting: scikit-learn's trees on log(1 + eCPM), from numbers and categories (of up to 255 values) of user and ad and the ad's two counts
+  above, without a training ad's own fold of impressions.
 
-Weights of impressions, where the store has some, count in all of it: the shares, the means, the trees' fit, and the metrics.
-
-Nothing is fitted on validation and test impressions, unless a refit on training and validation is asked for. Stores are read by attribute, as
-`lmctr.data.impressions.store.ImpressionStore` has them.
+Weights of impressions count in all of it. Nothing is fitted on validation and test impressions, unless a refit is asked for. Stores are read by
+attribute, as those of `lmctr.data.impressions.store.ImpressionStore`.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ def impression_baseline_metrics(
         refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
-        name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; with a store that knows the best possible scores, these too, as
-        [`BOUND`].
+        name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; the best possible scores too, as [`BOUND`], where the store knows them.
 
     Raises:
         ValueError: ads without a categorical field.
@@ -104,11 +101,7 @@ class _Counting:
 
     def of(self, ads: np.ndarray) -> np.ndarray:
         """(R, 2) of some ads, from the whole training part."""
-        return self.table()[self.ids[ads]]
-
-    def table(self) -> np.ndarray:
-        """(values of the field, 2)."""
-        return self._smoothed(*self.sums.totals)
+        return self._smoothed(*self.sums.totals)[self.ids[ads]]
 
     def left_out(self, chosen: np.ndarray) -> np.ndarray:
         """(R, 2) of training ads (places in `self.ads`), from the other folds."""

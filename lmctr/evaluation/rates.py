@@ -7,10 +7,11 @@ S: rows to fit on, R: training rows, T: tasks, Cr: fields, V: values of a field.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
@@ -22,37 +23,34 @@ STRENGTH = 5.0
 MOST_PAIRS = 8
 """Pairs of fields at most: chosen on held-out rows of ten public tables among 4, 8 and 16."""
 MOST_CELLS = 1 << 14
-"""Values of a pair at most: all that two fields could have together, each of which takes four bytes of a model."""
+"""Values of a pair at most, all that two fields could have together."""
 _FEWEST_DEVIATIONS = 3.5
 _LEAST_GAIN, _LEAST_OF_BEST = 0.01, 0.03  # of the regression's log loss
 
 
-def pair_ids(ids: np.ndarray, sizes: Sequence[int], fields: Sequence[int]) -> np.ndarray:
-    """(R,) the values of one field of (R, C) ids, or of two together, below the product of their `sizes`, (C,)."""
-    found = ids[:, fields[0]].astype(np.int64)
-    return found if len(fields) == 1 else found * sizes[fields[1]] + ids[:, fields[1]]
+def pair_ids(ids: np.ndarray, sizes: Sequence[int], pair: Sequence[int]) -> np.ndarray:
+    """(R,) the values of two fields of (R, C) ids together, below the product of their `sizes`, (C,)."""
+    return ids[:, pair[0]].astype(np.int64) * sizes[pair[1]] + ids[:, pair[1]]
 
 
 def chosen_pairs(
     ids: np.ndarray,
     sizes: Sequence[int],
-    columns: Sequence[Hashable],
-    are_bins: Sequence[bool],
+    fields: Sequence[Any],
     rates: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
 ) -> list[tuple[int, int]]:
     """Pairs of fields whose values together tell of labels what a logistic regression on the rates of all fields does not.
 
-    What rows of a pair of values have above the regression, one Newton step of it smoothed by `STRENGTH` rows, is taken from four of the five
-    folds and measured on the rows of the fifth, as a log loss. A pair is chosen where this falls by 3.5 standard errors and by a hundredth, the
-    pairs by which it falls the most first; none is where the first gains less than three hundredths: a little harmed as often as it helped. Not
-    tried are bins of two numbers, which trees divide by themselves, fields made from one column, and pairs of more than `MOST_CELLS` values.
-    Fewer rows than let trees stop early have none.
+    What rows of a pair of values have above the regression, one Newton step of it smoothed by `STRENGTH` rows, is taken from four of five folds and
+    measured on the fifth, as a log loss. Pairs are chosen where this falls by 3.5 standard errors and by a hundredth, those by which it falls the most
+    first; none where the first gains less than three hundredths, which harmed as often as it helped, or rows are too few for trees to stop early. Not
+    tried are bins of two numbers, which trees divide by themselves, fields of one column, and pairs of more than `MOST_CELLS` values.
 
     Args:
-        ids: (S, C) all categorical fields. sizes: by field, V. columns: by field, what it is made from. are_bins: by field, whether
-            it is bins of a number. rates: (S, C) log-odds from the folds that a row is not in, see [`value_rates`].
+        ids: (S, C) all categorical fields. sizes: by field, V. fields: the fields. rates: (S, C) log-odds from the folds that a row is not in, see
+            [`value_rates`].
         labels: (S,), below 0 where there is none. weight: (S,), None: ones.
 
     Returns:
@@ -68,11 +66,12 @@ def chosen_pairs(
     rate = expit(line)
     left, slope = weight * (labels - rate), weight * rate * (1 - rate)
     before, found = _losses(labels, line), {}
+    columns = [(field.source_column, field.extract) for field in fields]
     whole = (weight * before).mean()
     for pair in combinations(range(len(sizes)), 2):
         one, two = pair
         cells = int(sizes[one]) * int(sizes[two])
-        if columns[one] == columns[two] or (are_bins[one] and are_bins[two]) or cells > MOST_CELLS:
+        if columns[one] == columns[two] or (fields[one].type == fields[two].type == "numeric") or cells > MOST_CELLS:
             continue
         own = pair_ids(ids, sizes, pair)
         above, room = FoldSums(own, fold, cells, (left, slope)).without(fold, own)

@@ -1,13 +1,12 @@
 """What a user would try on a table before a neural network: counting, and gradient boosting.
 
-Both see a categorical value as its positive rate on the training part, smoothed towards the training part's rate. The model on top is
-fitted on rates that leave the row itself out (each row's rates come from the other four of five random folds), else it would
-trust the rates of rare values, which then hold the row's own label. Validation and test rows get the rates of the whole
-training part. Weights count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out.
-Nothing is fitted on validation and test rows.
+Both see a categorical value as its positive rate on the training part, smoothed towards that of all rows. Training rows have those of the other four
+of five random folds, else rates of rare values would hold the row's own label; validation and test rows those of the whole training part. Weights
+count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out. Nothing is fitted on validation
+and test rows.
 
-Tables are read by attribute (`lmctr.data.tables.store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
-`numeric_values` (S, Nn), `sequence_ids` (S, N, L), `labels` (S,), `groups` (S,), `weight` (S,), each array or None.
+Tables are read by attribute, as `lmctr.data.tables.store.TabularStore`: `input_ids` (S, F), `numeric_values` (S, Nn), `sequence_ids` (S, N, L),
+`labels` (S,), `groups` (S,), `weight` (S,), each array or None.
 
 S: rows, F: fields, R: rows of a part.
 """
@@ -32,20 +31,22 @@ MAX_FITTED_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class TableFeatures:
-    """Features of the rows of each part.
+    """Of the rows of each part.
 
     Attributes:
-        rates: part to (R, F') float32, log-odds of each field's smoothed rate; numeric fields as `NUM_BINS` bins of equal counts, a
-            sequence as the mean of its values' log-odds.
+        rates: part to (R, F') float32, log-odds of smoothed rates; of numbers by `NUM_BINS` bins of equal counts, of a sequence the mean of its values'.
         numbers: part to (R, Nn) float32 values of the numeric fields.
         counts: part to (R, F) float32, log(1 + training rows) with the categorical value, the row itself left out.
         fitted: (R',) places of the rows that "train" holds here, in the training part without rows of no label or of weight 0.
+        labels: (R',) theirs, and weight: (R',), or None.
     """
 
     rates: dict[str, np.ndarray]
     numbers: dict[str, np.ndarray]
     counts: dict[str, np.ndarray]
     fitted: np.ndarray
+    labels: np.ndarray
+    weight: np.ndarray | None
 
 
 def table_features(
@@ -55,7 +56,7 @@ def table_features(
     strength: float = STRENGTH,
     max_rows: int = MAX_FITTED_ROWS,
 ) -> TableFeatures:
-    """The features that both baselines read, see the module's docstring.
+    """What both baselines read, see the module's docstring.
 
     Args:
         table: the processed table.
@@ -69,7 +70,9 @@ def table_features(
     """
     if not strength > 0:
         raise ValueError(f"strength must be greater than 0, got {strength}")
-    train = _counted_rows(table, splits)
+    train = np.asarray(splits["train"])
+    train = train[first_labels(table)[train] >= 0]
+    train = train if table.weight is None else train[np.asarray(table.weight)[train] > 0]
     labels = first_labels(table)[train].astype(np.float64)
     shared.check_classes(labels, "the train part", "rows")
     generator = np.random.default_rng([seed, 77])
@@ -110,38 +113,30 @@ def table_features(
     def stacked(columns: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
         return {name: np.column_stack(own).astype(np.float32) for name, own in columns.items()}
 
-    return TableFeatures(stacked(rates), numbers, stacked(counts), fitted)
+    known = None if table.weight is None else weight[fitted]
+    return TableFeatures(stacked(rates), numbers, stacked(counts), fitted, labels[fitted], known)
 
 
-def table_counting_baseline(
-    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
-) -> dict[str, np.ndarray]:
+def table_counting_baseline(features: TableFeatures) -> dict[str, np.ndarray]:
     """Logistic regression over the log-odds of the fields' rates: naive Bayes with a learned weight per field.
-
-    Args:
-        table, splits: see `table_features`. features: what that returned.
 
     Returns:
         "validation" and "test" to probabilities (R,).
     """
     from sklearn.linear_model import LogisticRegression
 
-    return _probabilities(LogisticRegression(C=1.0, max_iter=1000), features.rates, table, splits, features)
+    return _probabilities(LogisticRegression(C=1.0, max_iter=1000), features.rates, features)
 
 
-def table_gradient_boosting_baseline(
-    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures, seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Boosted trees over the fields' rates, the counts of their values and the numeric values themselves.
-
-    The trees are those of `baseline_parts.boosted_trees`, drawn by `seed`. Args, returns: as `table_counting_baseline`.
+def table_gradient_boosting_baseline(features: TableFeatures, seed: int = 0) -> dict[str, np.ndarray]:
+    """Boosted trees (`baseline_parts.boosted_trees`, drawn by `seed`) over the fields' rates, the counts of their values and the numeric values
+    themselves. Returns: as `table_counting_baseline`.
     """
     inputs = {
         name: np.concatenate([values, features.counts[name], features.numbers[name]], axis=1)
         for name, values in features.rates.items()
     }
-    trees = shared.boosted_trees(first_labels(table)[_fitted_rows(table, splits, features)], seed)
-    return _probabilities(trees, inputs, table, splits, features)
+    return _probabilities(shared.boosted_trees(features.labels, seed), inputs, features)
 
 
 def table_baseline_predictions(
@@ -157,15 +152,14 @@ def table_baseline_predictions(
         refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
-        {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}: other names than those
-        of the baselines of a log, which count otherwise.
+        {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}.
     """
 
     def predicted(splits: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
         features = table_features(table, splits, seed, max_rows=max_rows)
         return {
-            "field_counting": table_counting_baseline(table, splits, features),
-            "field_gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
+            "field_counting": table_counting_baseline(features),
+            "field_gradient_boosting": table_gradient_boosting_baseline(features, seed),
         }
 
     predictions = predicted(splits)
@@ -199,23 +193,7 @@ def first_labels(table: Any) -> np.ndarray:
     return labels if labels.ndim == 1 else labels[:, 0]
 
 
-def _probabilities(
-    model: Any, inputs: dict[str, np.ndarray], table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
-) -> dict[str, np.ndarray]:
-    """Of validation and test, by a model that is fitted on the training rows of `features`."""
-    rows = _fitted_rows(table, splits, features)
-    weight = None if table.weight is None else np.asarray(table.weight)[rows]
-    model.fit(inputs["train"], first_labels(table)[rows], sample_weight=weight)
+def _probabilities(model: Any, inputs: dict[str, np.ndarray], features: TableFeatures) -> dict[str, np.ndarray]:
+    """Of validation and test, by a model that is fitted on the training rows."""
+    model.fit(inputs["train"], features.labels, sample_weight=features.weight)
     return {part: shared.probabilities(model, inputs[part]) for part in shared.EVALUATED_PARTS if part in inputs}
-
-
-def _fitted_rows(table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures) -> np.ndarray:
-    """The training rows of `features` in the table."""
-    return _counted_rows(table, splits)[features.fitted]
-
-
-def _counted_rows(table: Any, splits: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The training rows that have a label, and a weight above 0."""
-    rows = np.asarray(splits["train"])
-    rows = rows[first_labels(table)[rows] >= 0]
-    return rows if table.weight is None else rows[np.asarray(table.weight)[rows] > 0]

@@ -178,15 +178,17 @@ def _scores(
             lows, counts = starts[events[begins]], np.diff(begins, append=len(events))
             lengths = ends[events[begins + counts - 1]] - lows
             own = of_known[ragged_arange(lows, lengths)]
-            seen = factors[item[own]]
-            running = np.zeros((len(own) + 1, len(_ROW) + NUM_FACTORS))
-            np.cumsum(np.hstack([_products(seen), left[own, None] * seen]), axis=0, out=running[1:])
+            seen = np.ascontiguousarray(factors[item[own]].T)
+            running = np.zeros((len(_ROW) + NUM_FACTORS, len(own) + 1))  # each sum runs through memory
+            np.multiply(seen[_ROW], seen[_COLUMN], out=running[: len(_ROW), 1:])
+            np.multiply(seen, left[own], out=running[len(_ROW) :, 1:])
+            np.cumsum(running, axis=1, out=running)
             shift = np.repeat(offsets_from_lengths(lengths)[:-1] - lows, counts)
             bounds = np.stack([starts[events], ends[events]]) + shift
             # events behind the first have read the same, as candidates of a second
             is_first = (np.diff(bounds, prepend=-1) != 0).any(0)
             low, high = bounds[:, is_first]
-            sums = running[high] - running[low]
+            sums = np.ascontiguousarray((running[:, high] - running[:, low]).T)
             of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
             found[events] = (of_users[np.cumsum(is_first) - 1] * factors[item[events]]).sum(1)
     return found

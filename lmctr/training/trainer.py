@@ -173,6 +173,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             check_adapters(model, args.load_best_model_at_end)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
         self._row_gradients: RowGradients | None = None
+        self._tree_scores: dict[bytes, torch.Tensor] = {}
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)
         if self.average is not None and (args.fsdp or args.deepspeed):
@@ -455,8 +456,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         processed, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
         self.gather_function = self.accelerator.gather  # the parent resets it; batches have equal sizes already
+        beside = getattr(plain_model(self.model), "trees_beside", lambda: None)()
         try:
-            output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
+            with nullcontext() if beside is None else beside.keeping(self._tree_scores):
+                output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
         finally:
             self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, processed
         rows = dataloader.batch_sampler.gathered_rows

@@ -1,6 +1,7 @@
 """Boosted trees on all fields of a table beside a tabular model, and the share that `training.boosting_share: auto` gives them."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,6 +212,43 @@ def run(tmp_path_factory):
     """Refitted after the share was chosen. Read it only."""
     recipe = {**RECIPE, "training": {**RECIPE["training"], "boosting_share": "auto", "refit": True}}
     return lmctr.runs.train(recipe, output_dir=tmp_path_factory.mktemp("trees") / "run")
+
+
+def test_the_trees_are_asked_once_for_each_sample_that_is_measured(tmp_path, monkeypatch):
+    """Not after every epoch, for the share, and for the predictions again: that gives the same logits."""
+    asked, scores = [], BoostedTrees._scores
+    monkeypatch.setattr(BoostedTrees, "_scores", lambda self, rows: asked.append(len(rows)) or scores(self, rows))
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "epochs": 3, "boosting_share": "auto"}}
+    once = lmctr.runs.train(recipe, output_dir=tmp_path / "once")
+    measured = sum(once.metrics["split metrics"][part]["num_samples"] for part in ("validation", "test"))
+    assert measured <= sum(asked) < measured + 50  # and the rows of reference
+    before = len(asked)
+    monkeypatch.setattr(FieldTrees, "keeping", lambda self, known: nullcontext())
+    again = lmctr.runs.train(recipe, output_dir=tmp_path / "again")
+    assert sum(asked[before:]) > 2.5 * measured
+    for part in ("validation", "test"):
+        found = [pq.read_table(own.path / "predictions" / f"{part}.parquet") for own in (once, again)]
+        assert found[0].equals(found[1])
+    assert once.metrics["boosting_share"] == again.metrics["boosting_share"]
+
+
+def test_what_was_kept_is_of_the_trees_that_are_asked():
+    numbers, ids, labels = rows_of(400)
+    model, inputs = (
+        lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**FIELDS)).eval(),
+        (torch.from_numpy(numbers), torch.from_numpy(ids)),
+    )
+    columns = FieldTrees.columns(*inputs)
+    add_trees(model, LinearSamples(columns.numpy(), labels[:, 0], None, None), None, seed=3, share=1.0)
+    beside, known = model.trees_beside(), {}
+    alone = beside.trees(columns)
+    with beside.keeping(known):
+        for rows in (columns, columns, columns[:50]):
+            torch.testing.assert_close(beside.trees(rows), alone[: len(rows)], rtol=0, atol=0)
+        assert len(known) == 2
+        beside.trees.value.zero_()
+        assert not beside.trees(columns).any()
+    assert beside.trees.known is None
 
 
 def test_a_run_chooses_before_it_is_trained_again(run):

@@ -1,6 +1,7 @@
 """Boosted trees beside a tabular model know pairs of fields by their rates, where these tell more than the fields alone."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,17 +31,19 @@ def rows_of(count, strength, seed=0):
     return ids, (alone + strength * together + generator.logistic(size=count) > 0).astype(np.float32)
 
 
-def given(ids, labels, weight=None, **other):
+def given(ids, labels, weight=None, columns="abcd", are_bins=(False,) * 4):
     rates = value_rates(ids.T, SIZES, labels, weight, np.arange(len(ids)))[1][:, 0]
     return {
         "ids": ids,
         "sizes": SIZES,
-        "columns": list("abcd"),
-        "are_bins": [False] * 4,
+        "fields": [
+            SimpleNamespace(source_column=column, extract=None, type="numeric" if is_bins else "categorical")
+            for column, is_bins in zip(columns, are_bins)
+        ],
         "rates": rates,
         "labels": labels,
         "weight": weight,
-    } | other
+    }
 
 
 def plain_gains(ids, rates, labels, weight):
@@ -93,7 +96,7 @@ def test_no_pair_of_fields_that_tell_nothing_together():
 def test_which_pairs_are_not_tried(monkeypatch):
     ids, labels = rows_of(20_000, 1.5)
     assert chosen_pairs(**given(ids, labels)) == [(0, 1), (2, 3)]
-    assert chosen_pairs(**given(ids, labels, columns=list("aacd"))) == [(2, 3)]  # a number's bins and its codes
+    assert chosen_pairs(**given(ids, labels, columns="aacd")) == [(2, 3)]  # a number's bins and its codes
     assert chosen_pairs(**given(ids, labels, are_bins=[True, True, True, False])) == [
         (2, 3)
     ]  # trees part the bins of two numbers

@@ -17,7 +17,7 @@ import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.extend import id_sources
-from lmctr.data.features.fields import Field, override_fields
+from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
@@ -460,34 +460,34 @@ class TabularInput(GoingOn, StoredInput):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
-        rated = _rated(self.store.processor.ordered_fields(), len(rows))
+        ordered, numbers = self.store.processor.ordered_fields(), set()
+        if (
+            len(rows) < MANY_ROWS
+        ):  # rates of bins of numbers that trees read tell nothing new, and of few rows the more of a row's own label
+            numbers = {field.source_column for field in ordered if field.kind == "value"}
+        categorical = [field for field in ordered if field.kind == "id"]
+        rated = [
+            place for place, own in enumerate(categorical) if own.type != "numeric" or own.source_column not in numbers
+        ]
         if not rated:
             return self._samples(columns, rows)
-        sizes, labels, weight = model.config.vocab_sizes, self.store.labels[train], self.view.sample_weight(train)
-        rated += self._pairs(sizes, train, fitted)
-        ids, known = self.store.input_ids[train], [[own] if isinstance(own, int) else own for own in rated]
-        together = (pair_ids(ids, sizes, own) for own in known)
-        whole, own = value_rates(
-            together, [prod(sizes[field] for field in own) for own in known], labels, weight, fitted
+        samples, sizes, ids = self._samples(columns, rows), model.config.vocab_sizes, self.store.input_ids[train]
+        given = self.store.labels[train], self.view.sample_weight(train), fitted
+        whole, own = value_rates(ids.T, sizes, *given)
+        pairs = itertools.chain.from_iterable(  # of any task
+            chosen_pairs(ids[fitted], sizes, categorical, own[:, task], labels, samples.weight)
+            for task, labels in enumerate(samples.labels.reshape(len(rows), -1).T)
         )
-        columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
-        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
-
-    def _pairs(self, sizes: list[int], train: np.ndarray, fitted: np.ndarray) -> list[list[int]]:
-        """Pairs of categorical fields whose rates tell more than those of all fields alone, of any task."""
-        fields = [field for field in self.store.processor.ordered_fields() if field.kind == "id"]
-        columns, are_bins = (
-            [(own.source_column, own.extract) for own in fields],
-            [own.type == "numeric" for own in fields],
+        pairs = [list(pair) for pair in dict.fromkeys(pairs)]
+        cells = [prod(sizes[field] for field in pair) for pair in pairs]
+        of_pairs, more = value_rates((pair_ids(ids, sizes, pair) for pair in pairs), cells, *given)
+        rates = np.split(whole, np.cumsum(sizes))
+        own = np.concatenate([own[:, :, rated], more], 2)
+        return samples._replace(
+            values=np.concatenate([columns, own.reshape(len(rows), -1)], 1),
+            rated=[*rated, *pairs],
+            rates=np.concatenate([*(rates[field] for field in rated), of_pairs]),
         )
-        ids, labels, weight = self.store.input_ids[train], self.store.labels[train], self.view.sample_weight(train)
-        _, rates = value_rates(ids.T, sizes, labels, weight, fitted)
-        labels, weight = labels[fitted].reshape(len(fitted), -1), None if weight is None else weight[fitted]
-        found = (
-            chosen_pairs(ids[fitted], sizes, columns, are_bins, rates[:, task], own, weight)
-            for task, own in enumerate(labels.T)
-        )
-        return [list(pair) for pair in dict.fromkeys(itertools.chain.from_iterable(found))]
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
         """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
@@ -543,14 +543,6 @@ def _is_log(data: dict[str, Any]) -> bool:
     """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
     with the keys of such a schema in `data.options`."""
     return is_log(data["name"], data["options"])
-
-
-def _rated(fields: Sequence[Field], num_rows: int) -> list[int]:
-    """Places, among the categorical fields, of those whose rates trees of so many rows read: all, but where rows are few not the bins of numbers that
-    they read too, whose rates tell them nothing that is new, and the more of a training row's label."""
-    numbers = {field.source_column for field in fields if field.kind == "value"} if num_rows < MANY_ROWS else set()
-    ids = [field for field in fields if field.kind == "id"]
-    return [place for place, own in enumerate(ids) if own.type != "numeric" or own.source_column not in numbers]
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:
