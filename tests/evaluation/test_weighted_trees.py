@@ -1,13 +1,12 @@
-"""`BoostedTreesClassifier`: scikit-learn's trees on weighted rows, found with one sort of each column, and on many rows, counted by rows."""
+"""`BoostedTreesClassifier`: scikit-learn's trees on weighted rows, found with one sort of each column."""
 
 import numpy as np
 import pytest
 import sklearn.ensemble._hist_gradient_boosting.binning as binning
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier
 
-from lmctr.evaluation import weighted_trees
 from lmctr.evaluation.baseline_parts import boosted_trees, field_trees
-from lmctr.evaluation.weighted_trees import BoostedTreesClassifier, BoostedTreesRegressor, with_known_columns
+from lmctr.evaluation.weighted_trees import BoostedTreesClassifier, with_known_columns
 
 pytest.importorskip("sklearn", minversion="1.8")  # whose bins have equal weights
 
@@ -62,33 +61,6 @@ def test_without_weights_and_stopped_early():
     weighted = BoostedTreesClassifier(**settings).fit(values, labels, weights)
     assert 5 < weighted.n_iter_ < 200
     assert np.corrcoef(weighted.decision_function(values), plain[0].decision_function(values))[0, 1] > 0.9
-
-
-@pytest.mark.parametrize(
-    ("made", "own"),
-    [
-        (HistGradientBoostingClassifier, BoostedTreesClassifier),
-        (HistGradientBoostingRegressor, BoostedTreesRegressor),  # whose hessians are constant
-    ],
-)
-def test_small_nodes_of_a_large_table_are_counted_by_rows_to_the_last_bit(monkeypatch, made, own):
-    counted, builder = [], weighted_trees.HistogramBuilder
-
-    def noted(bins, *given):
-        counted.append(len(bins))
-        return builder(bins, *given)
-
-    monkeypatch.setattr(weighted_trees, "HistogramBuilder", noted)
-    values, labels, _ = table(5000, 0)
-    settings = {"max_iter": 5, "early_stopping": False, "random_state": 0, "max_features": 0.5}
-    own(**settings).fit(values, labels)
-    assert not counted  # its bins stay in the cache
-    monkeypatch.setattr(weighted_trees, "_LARGE", 0)
-    expected, found = (trees(**settings).fit(values, labels) for trees in (made, own))
-    assert len(counted) > 20
-    assert 512 < max(counted) <= 5000 / 8
-    for (one,), (other,) in zip(expected._predictors, found._predictors, strict=True):
-        assert one.nodes.tobytes() == other.nodes.tobytes()
 
 
 def test_no_percentile_is_looked_up_alone(monkeypatch):

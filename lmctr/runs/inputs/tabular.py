@@ -461,9 +461,8 @@ class TabularInput(GoingOn, StoredInput):
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
         ordered, numbers = self.store.processor.ordered_fields(), set()
-        if (
-            len(rows) < MANY_ROWS
-        ):  # rates of bins of numbers that trees read tell nothing new, and of few rows the more of a row's own label
+        # rates of bins of numbers that trees read tell nothing new, and of few rows the more of a row's own label
+        if len(rows) < MANY_ROWS:
             numbers = {field.source_column for field in ordered if field.kind == "value"}
         categorical = [field for field in ordered if field.kind == "id"]
         rated = [
