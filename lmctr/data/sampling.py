@@ -135,8 +135,7 @@ def _copy(
         writer = None
         columns = _as_written(source, reading)
         for rows in over(stream_file(source, columns, **reading), f"reading {source.name}", "rows", count=len):
-            table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
-            part = choose(table)
+            part = choose(rows.whole)
             if writer is None:
                 schema = pa.schema([_written(field, (columns or {}).get(field.name)) for field in part.schema])
                 writer = make_writer(temporary, schema)
@@ -146,7 +145,7 @@ def _copy(
                 raise ValueError(
                     f"{source}: from row {rows.first} on, a column has another type than above: {error}"
                 ) from None
-            written, read = written + part.num_rows, read + table.num_rows
+            written, read = written + part.num_rows, read + len(rows)
         if writer is not None:
             writer.close()
     return written, read

@@ -53,6 +53,10 @@ class Rows:
     def __len__(self) -> int:
         return self.table.num_rows
 
+    @property
+    def whole(self) -> pa.Table:
+        return self.table if isinstance(self.table, pa.Table) else pa.Table.from_batches([self.table])
+
     def column(self, name: str) -> pa.Array:
         """A column as one array. Raises `ValueError` when there is none, or more than one of the name."""
         names = self.table.schema.names

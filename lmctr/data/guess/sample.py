@@ -278,7 +278,7 @@ def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
     """The first rows with those after them, up to `_BYTES`: files of a folder are read one by one, and may be small."""
     taken, size = [table], table.nbytes
     while size < _BYTES and (rows := next(blocks, None)) is not None:
-        taken.append(pa.Table.from_batches([rows.table]))
+        taken.append(rows.whole)
         size += rows.table.nbytes
     return pa.concat_tables(taken)
 

@@ -76,7 +76,7 @@ class Joined:
             )
         keys = canonical_words(_words(own), kind)
         places = pc.index_in(keys, value_set=ids, skip_nulls=True)
-        whole = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
+        whole = rows.whole
         for name in wanted:
             whole = whole.append_column(name, table[self.columns[name]].take(places))
         return replace(rows, table=whole)

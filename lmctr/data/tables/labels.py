@@ -74,7 +74,7 @@ def _kind(spec: LabelSpec) -> str:
 
 
 def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
-    table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
+    table = rows.whole
     for name in {*rules} & {*table.schema.names}:
         words, rule = decoded(rows.column(name)), rules[name]
         if not is_text(words.type) or "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):

@@ -322,8 +322,7 @@ def _data_fingerprint(data: Any) -> str:
         for name in rows.table.schema.names:
             digest.update(name.encode())
         sink = pa.BufferOutputStream()
-        batch = pa.Table.from_batches([rows.table]) if isinstance(rows.table, pa.RecordBatch) else rows.table
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_table(batch.combine_chunks())
+        with pa.ipc.new_stream(sink, rows.table.schema) as writer:
+            writer.write_table(rows.whole.combine_chunks())
         digest.update(sink.getvalue())
     return digest.hexdigest()

@@ -326,6 +326,12 @@ def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "data.statistics", str(error)
 
 
+def check_task_weights(weights: list[float] | None, tasks: list[str] | None, what: str) -> Iterator[tuple[str, str]]:
+    """As [`check_statistics`], of `model.task_weights`."""
+    if None not in (weights, tasks) and len(weights) != len(tasks):
+        yield "model.task_weights", f"model.task_weights has {len(weights)} numbers for the {len(tasks)} {what}"
+
+
 def may_hold(chosen: str | Sequence[str], wanted: str) -> bool:
     """Whether `data.statistics` may hold a statistic: what some sets give is known with the log only."""
     names = [chosen] if isinstance(chosen, str) else chosen

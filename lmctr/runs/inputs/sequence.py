@@ -22,7 +22,7 @@ from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
-from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, check_statistics, check_task_weights, log_columns, log_fingerprint
 from lmctr.training.growth import bank_rows
 from lmctr.utils.suggest import refuse_unknown
 from lmctr.utils.values import Values
@@ -81,12 +81,7 @@ class SequenceInput(GoingOn, LogInput):
         yield from check_statistics(data)
         if len(set(data["tasks"])) < len(data["tasks"]) or not data["tasks"]:
             yield "data.tasks", f"data.tasks is {data['tasks']}, accepted: at least one label, all different"
-        weights, tasks = model["task_weights"], data["tasks"]
-        if weights is not None and len(weights) != len(tasks):
-            yield (
-                "model.task_weights",
-                f"model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks",
-            )
+        yield from check_task_weights(model["task_weights"], data["tasks"], "tasks of data.tasks")
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import (
     baseline_statistics,
     check_statistics,
+    check_task_weights,
     frozen_log,
     log_best_auc,
     log_columns,
@@ -116,12 +117,7 @@ class TabularInput(GoingOn, StoredInput):
                 "data.labels",
                 f"data.labels are columns of a table, but {data['name']!r} is an interaction log, whose table has one label; leave it out",
             )
-        weights, labels = model["task_weights"], data["labels"]
-        if None not in (weights, labels) and len(weights) != len(labels):
-            yield (
-                "model.task_weights",
-                f"model.task_weights has {len(weights)} numbers for the {len(labels)} labels of data.labels",
-            )
+        yield from check_task_weights(model["task_weights"], data["labels"], "labels of data.labels")
         yield from check_statistics(data)
 
     @classmethod
