@@ -149,6 +149,11 @@ def test_the_time_and_the_users_of_a_table(tmp_path):
     [
         ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, yes and no, or numbers.*--label"),
         ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
+        (
+            {"clicked": ["<=50K", ">50K"] * (ROWS // 2)},
+            {"label": "clicked"},
+            r"whose upper half are clicks; the column .* is a click: --label 'clicked=<=50K' or --label 'clicked=>50K'$",
+        ),
         ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
         (
             {},

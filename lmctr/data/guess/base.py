@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
@@ -125,16 +126,20 @@ class Guesser:
         self._say(role, column, why, sure)
         return column
 
-    def _absent(self, role: str, wanted: str) -> ValueError:
+    def _absent(self, role: str, wanted: str, otherwise: str = "") -> ValueError:
+        """The error where no column is what a role needs, or the stated one is not; `otherwise`: what else, where none is stated."""
         if role in self.given:
             name = self.given[role]
             if not self.events.distinct.get(name, 1):
                 return ValueError(
                     f"{self.events.path}, --{role} {name}: no row has a value there; name another column"
                 )
+            values = pc.unique(self.events.values(name)).to_pylist() if self.events.distinct[name] == 2 else ["VALUE"]
+            rules = " or ".join(f"--{role} {shlex.quote(f'{name}={value}')}" for value in values)
             return ValueError(
-                f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {self._held(name)}; say which value is a click: --{role} {name}=VALUE"
+                f"{self.events.path}, --{role} {name}: expected {wanted}; the column holds {self._held(name)}; say which value is a click: {rules}"
             )
+        wanted += otherwise
         taken = "".join(
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )

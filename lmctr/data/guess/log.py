@@ -367,7 +367,8 @@ class _LogGuesser(Guesser):
         else:
             raise self._absent(
                 "label",
-                "0 and 1, yes and no, or numbers such as stars, whose upper half are clicks; where every row is a click, --negatives 2 draws items beside each",
+                "0 and 1, yes and no, or numbers such as stars, whose upper half are clicks",
+                "; where every row is a click, --negatives 2 draws items beside each",
             )
         if graded and graded[0] in self.left:
             self.columns["feedback_values"] = self._take(

@@ -256,7 +256,8 @@ class _TableGuesser(Guesser):
         if label not in says:
             raise self._absent(
                 "label",
-                "0 and 1, yes and no, or numbers, whose upper half are clicks; where every row is what a user clicked at a known time, state --user, --item, --time and --negatives 2",
+                "0 and 1, yes and no, or numbers, whose upper half are clicks",
+                "; where every row is what a user clicked at a known time, state --user, --item, --time and --negatives 2",
             )
         self.left.remove(label)
         is_sure = "label" in self.given or bool(sure) or (len(says) == 1 and label in [*named, *last])
