@@ -141,6 +141,20 @@ def test_answers_that_are_not_known(tmp_path):
     assert "as stated: no clicks are 'NA', 'nein', 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
 
 
+def test_a_word_that_a_later_column_reads_as_missing_is_missing_in_all_before_it(tmp_path):
+    """As the schema's na_values, which are those of all columns, read it."""
+    things = [f"i{name}" if row % 8 else "NA" for row, name in enumerate(table()["item_id"])]
+    answers = ["NA" if row % 11 == 5 else ["nein", "ja"][row % 3 // 2] for row in range(ROWS)]
+    columns = {"user_id": table()["user_id"], "item_id": things, "ts": table()["ts"], "geklickt": answers}
+    guess = guess_log(write(tmp_path / "e.csv", columns, ","))
+    assert guess.schema["events"]["na_values"] == ["NA"]
+    assert guess.schema["columns"]["item"] == {"column": "item_id", "missing": "drop"}
+    gone = things.count("NA")
+    assert f"{gone:,} rows ({gone / ROWS:.1%}) have none, and are left out (missing: drop)" in " ".join(
+        one.why for one in guess.guesses
+    )
+
+
 def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):
     """Of a file parted by semicolons, whose numbers may have one: 00123 and 123 are two customers."""
     codes = [f"{own:05d}" for own in table()["user_id"]]

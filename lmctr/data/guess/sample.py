@@ -242,20 +242,21 @@ def _as_written(
 
 def _cleaned(table: pa.Table, delimiter: str | None, missing: set[str]) -> tuple[pa.Table, str, set[str]]:
     """The table of a text file with null for missing values and numbers for texts of them, how decimals are written, and all words for missing."""
-    decimal, cleaned = ".", {}
-    for name in table.column_names:
-        values = table[name].combine_chunks()
-        if not is_text(values.type):
+    decimal, cleaned = ".", {name: table[name].combine_chunks() for name in table.column_names}
+    found = {
+        name: pc.unique(own.drop_null()).to_pylist()[:10_000] for name, own in cleaned.items() if is_text(own.type)
+    }
+    for words in found.values():
+        missing = missing | {word for word in words if word in _MISSING or word.isspace()} | _unanswered(words)
+    for name, values in cleaned.items():
+        if name not in found:
             cleaned[name] = _plain_values(values)
             continue
-        found = pc.unique(values.drop_null()).to_pylist()[:10_000]
-        words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(found)
-        values = _plain_values(values, {"", *words})
-        missing = missing | words
+        values = _plain_values(values, {"", *missing})
         comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
         comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
         decimal = "," if comma else decimal
-        if comma or (words and _all_match(values, f"^{_NUMBER}$")):
+        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, f"^{_NUMBER}$")):
             values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = without_empty(values)
     return pa.table(cleaned), decimal, missing

@@ -145,7 +145,8 @@ class _TableGuesser(Guesser):
         group = self.given.get("user") or next(filter(self._are_users, self.events.named_ids("user")), None)
         if group is not None:
             schema["group"] = group
-            self._say("group", group, "users, by its name: AUC inside them is reported too")
+            why = "as stated" if "user" in self.given else "by its name"
+            self._say("group", group, f"users, {why}: AUC inside them is reported too")
         clicks = self._clicks(schema["label"])
         for what, sample in (("items", self.found.items), ("users", self.found.users)):
             if sample is not None:
