@@ -92,6 +92,9 @@ def test_invoices_are_no_items(tmp_path):
         "names visits, each of one"
     )
     assert log.context.column_names == ["asked"]
+    alone = table(user_id=["me"] * ROWS, device=[["phone", "PC"][row % 3 // 2] for row in range(ROWS)])
+    _, log = guessed(tmp_path / "h.csv", alone, given={"user": "user_id"})  # all that there is is of the one user
+    assert log.context.column_names == ["device"]
     other = columns | {"invoice": [f"C{n % 90}" for n in range(ROWS)]}  # of several users
     assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
     stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}

@@ -244,9 +244,9 @@ class _LogGuesser(Guesser):
         return may_be and self._time_of(name) is not None
 
     def _is_of_one_user(self, name: str) -> bool:
-        """Whether all rows of each id of a column are of one user, as far as it is known who these are, and users have several of them."""
+        """Whether all rows of each id of a column are of one user, as far as several are known, and users have several of them."""
         users = [self.columns.get("user") or self.given.get("user") or next(iter(self.events.called("user")), None)]
-        if users[0] in (None, name) or self.events.distinct[name] <= self.events.distinct[users[0]]:
+        if users[0] in (None, name) or not 1 < self.events.distinct[users[0]] < self.events.distinct[name]:
             return False
         ids, of_user = (
             column.combine_chunks() for column in self.events.table.select([name, *users]).drop_null().columns
