@@ -187,3 +187,29 @@ def test_sessions_of_a_shop_whose_items_are_called_otherwise(tmp_path):
     write(tmp_path / "f.jsonl", columns)
     with pytest.raises(NotToldError, match=r"No log either: no column looks like the item"):
         guess_files(tmp_path / "f.jsonl")
+
+
+def test_what_users_or_items_are_is_no_label_and_no_weight_of_samples(tmp_path):
+    own = table(click=None)
+    columns = own | {
+        "premium": [["no", "yes"][user % 2] for user in own["user_id"]],
+        "weight": [item / 4 + 1 for item in own["item_id"]],  # kilograms
+        "went": table()["click"],
+        "device": ["phone"] * (ROWS - 1) + ["PC"],
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["label"] == "went"
+    assert (log.users.column_names, log.catalogue.column_names) == (["user_id", "premium"], ["item_id", "weight"])
+    assert log.weight is None
+    weights = table(weight=[1 + row % 5 for row in range(ROWS)])
+    assert guessed(tmp_path / "f.csv", weights)[0].schema["columns"]["weight"] == "weight"
+
+
+def test_rows_of_one_time_are_no_log_and_shares_no_users(tmp_path):
+    columns = table(user_id=None) | {"off": [f"{n}%" for n in table()["user_id"]]}
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "e.csv", columns))
+    with pytest.raises(NoLogError, match="no column looks like the time"):
+        guess_log(write(tmp_path / "e.csv", table(ts=[1_700_000_000] * ROWS)))
+    fields = guess_table(write(tmp_path / "e.csv", columns)).guesses
+    assert "numbers as texts such as '" in next(one.why for one in fields if one.column == "off")

@@ -421,7 +421,7 @@ def test_what_people_write_as_text_is_said(tmp_path):
     )
     said = {found.column: found for found in guess.guesses}
     assert (
-        "; numbers as texts such as '$84,835.00': without signs of money and of thousands (12345.67)"
+        "; numbers as texts such as '$84,835.00': without signs of money, percent and thousands (12345.67)"
         in said["income"].why
     )
     assert "called like a time" in said["date"].why
@@ -438,11 +438,11 @@ def test_numbers_with_signs_of_thousands_are_said_where_they_are_left_out(tmp_pa
     )
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
     assert said["price"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money and of thousands "
+        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money, percent and thousands "
         "(12345.67) they are read as numbers"
     )
     assert said["preis"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of thousands "
+        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of money, percent and thousands "
         "(12345.67) they are read as numbers"
     )
     assert said["tags"] == "field: lists, parted by ','"

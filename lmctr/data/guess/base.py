@@ -39,8 +39,8 @@ _DONE = {
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
-_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
-_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*$"
+_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*[%$€£¥]?\s*$"
+_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*[%$€£¥]?\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
@@ -375,11 +375,14 @@ class Guesser:
     def _amounts(self, values: pa.Array, plain: str) -> str:
         """What is said of a column of texts that are numbers with signs of money or of thousands, or with decimal commas; nothing of others, and of
         lists."""
-        forms = {_AMOUNT: "without signs of money and of", _DECIMAL_COMMA: "with a decimal point and no signs of"}
+        forms = {
+            _AMOUNT: "without signs of money, percent and",
+            _DECIMAL_COMMA: "with a decimal point and no signs of money, percent and",
+        }
         told = (own for form, own in forms.items() if pc.all(pc.match_substring_regex(values, form)).as_py())
         if not is_text(values.type) or (way := next(told, None)) is None:
             return ""
-        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,]"))
+        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,%]"))
         if not len(signed) or self._separator(values, plain) is not None:
             return ""
         return f"; numbers as texts such as {signed[0].as_py()!r}: {way} thousands (12345.67) they are read as numbers"

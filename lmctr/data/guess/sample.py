@@ -40,7 +40,7 @@ ROLES = {
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
     "revenue survived won correct iscorrect answeredcorrectly correctfirstattempt follow followed share shared forward forwarded comment commented "
-    "favorite favourite collect collected finish finished",
+    "favorite favourite collect collected finish finished applied ordered booked installed replied",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "grade": "rating ratings stars overall",
