@@ -141,7 +141,7 @@ def test_answers_that_are_not_known(tmp_path):
     ):
         guess_log(file, given={"label": "geklickt"})
     stated = guess_log(file, given={"label": "geklickt=ja"})
-    assert "as stated: no clicks are 'NA', 'nein', 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
+    assert "as stated: no clicks are 'NA', 'nein'; 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
 
 
 def test_a_word_that_a_later_column_reads_as_missing_is_missing_in_all_before_it(tmp_path):
@@ -213,3 +213,25 @@ def test_rows_of_one_time_are_no_log_and_shares_no_users(tmp_path):
         guess_log(write(tmp_path / "e.csv", table(ts=[1_700_000_000] * ROWS)))
     fields = guess_table(write(tmp_path / "e.csv", columns)).guesses
     assert "numbers as texts such as '" in next(one.why for one in fields if one.column == "off")
+
+
+@pytest.mark.parametrize(
+    "names", [("Kunde", "Artikel-Nr", "Zeitpunkt", "geklickt"), ("用户ID", "商品_id", "时间", "是否点击")]
+)
+def test_common_headers_of_other_languages_are_known(tmp_path, names):
+    own = table()
+    columns = dict(zip(names, (own[name] for name in ("user_id", "item_id", "ts", "click"))))
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert [guess.schema["columns"][role] for role in ("user", "item", "time", "label")] == [*names]
+    assert all(one.sure for one in guess.guesses)
+    kinds = columns | {names[3]: [["浏览", "加购", "购买"][row % 3] for row in range(ROWS)]}
+    with pytest.raises(NotToldError, match=rf"of few values: '{names[3]}' \('浏览', '加购', '购买'\)\); state it"):
+        guess_log(write(tmp_path / "f.csv", kinds))
+
+
+def test_customers_who_come_again_are_users_beside_ids_of_their_orders(tmp_path):
+    own = table(user_id=None)
+    columns = {"customer_id": [f"c{row}" for row in range(ROWS)], "customer_unique_id": table()["user_id"]} | own
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["user"] == "customer_unique_id"
+    assert log.num_users == 40

@@ -305,19 +305,19 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
     """In the order of the times, which that of their texts is not."""
     start = datetime(2023, 11, 14)
     times = [f"{start + timedelta(hours=7 * row):%d.%m.%Y %H:%M}" for row in range(ROWS)]
-    schema = guess_table(write(tmp_path / "e.csv", clicks(zeitpunkt=times))).schema
-    assert (schema["time"], schema["time_format"]) == ("zeitpunkt", "%d.%m.%Y %H:%M")
+    schema = guess_table(write(tmp_path / "e.csv", clicks(tijdstip=times))).schema
+    assert (schema["time"], schema["time_format"]) == ("tijdstip", "%d.%m.%Y %H:%M")
     mixed = np.random.default_rng(0).permutation(times).tolist()
-    assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(zeitpunkt=mixed))).schema
+    assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(tijdstip=mixed))).schema
     for per_second, keys in ((1, {}), (1000, {"time_format": "ms"})):
         seconds = [(1_600_000_000 + 400 * row + row % 7) * per_second for row in range(ROWS)]
-        schema = guess_table(write(tmp_path / "g.csv", clicks(zeitpunkt=seconds))).schema
-        assert {key: schema[key] for key in ("time", "time_format") if key in schema} == {"time": "zeitpunkt"} | keys
+        schema = guess_table(write(tmp_path / "g.csv", clicks(tijdstip=seconds))).schema
+        assert {key: schema[key] for key in ("time", "time_format") if key in schema} == {"time": "tijdstip"} | keys
         mixed = np.random.default_rng(0).permutation(seconds).tolist()
-        guess = guess_table(write(tmp_path / "h.csv", clicks(zeitpunkt=mixed)))
+        guess = guess_table(write(tmp_path / "h.csv", clicks(tijdstip=mixed)))
         assert "time" not in guess.schema
-        (found,) = (found for found in guess.guesses if found.column == "zeitpunkt")
-        assert found.why == "numbers; perhaps times: --time zeitpunkt parts the rows by them"
+        (found,) = (found for found in guess.guesses if found.column == "tijdstip")
+        assert found.why == "numbers; perhaps times: --time tijdstip parts the rows by them"
         assert not found.sure
     for ids in ([1_600_000_000 + row for row in range(ROWS)], [1_600_000_000 + 3 * row for row in range(ROWS)]):
         assert "time" not in guess_table(write(tmp_path / "i.csv", clicks(zahl=ids))).schema  # less than a day

@@ -144,14 +144,20 @@ class Guesser:
                 "scores: to train, give each behaviour and each candidate a line of its own with user, item, time and label"
             )
         is_label = role == "label"
-        pairs = [name for name in self.left if self.events.distinct.get(name) == 2] if is_label else []
-        pairs = [f"{name!r} ({self._held(name)})" for name in pairs]
+        held = {name: self.events.distinct.get(name, 0) for name in self.left} if is_label else {}
+        few = [name for name in held if held[name] == 2]
+        few = few or [name for name in held if 2 < held[name] <= 5 and is_text(self.events.table[name].type)]
+        pairs = [f"{name!r} ({self._held(name)})" for name in few]
         alone = [
             name for name in self.left if is_label and is_called_label(name) and self.events.distinct.get(name) == 1
         ]
         wanted += "".join(f"; {name!r} holds {self._held(name)} only{self._without_value(name)}" for name in alone)
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
-        wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
+        wanted += (
+            f"; of {'two' if pairs and held[few[0]] == 2 else 'few'} values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}"
+            if pairs
+            else ""
+        )
         others = f"the columns are {first_of(self.left, LISTED)}" if self.left else "no other column is there"
         return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; "
@@ -349,8 +355,8 @@ class Guesser:
         values = self.events.values(name)
         share = pc.mean(pc.equal(values, pa.scalar(yes[0])).cast(pa.int8())).as_py()
         others = [word for word in pc.unique(values).to_pylist() if word != yes[0]]
-        of = "two values" if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)}"
-        return f"{of}, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
+        of = "two values," if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)};"
+        return f"{of} {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
         """(R,) float, 1 where the label is positive, NaN where it is not known. Raises `NotToldError` where all that are known are alike."""

@@ -220,8 +220,11 @@ class _LogGuesser(Guesser):
         if named:
             lacks = {name: self.events.table[name].null_count / rows for name in named}
             best = min(named, key=lambda name: lacks[name] > 0.5)  # a session where most visitors are not known
+            if self.events.distinct[best] > 0.9 * rows:  # customer_id of each order, beside customer_unique_id
+                best = next((name for name in named if name in met and {*words_of(name)} > {*words_of(best)}), best)
             why = f"by its name; {self.events.distinct[best]:,} different ones"
-            why += "" if best == named[0] else f"; {named[0]} has no value on {lacks[named[0]]:.1%} of the rows"
+            if lacks[named[0]] > 0.5 and best != named[0]:
+                why += f"; {named[0]} has no value on {lacks[named[0]]:.1%} of the rows"
             return self._take(role, best, why)
         other = self.events.named("user" if role == "item" else "item")
         described = self.found.items if role == "item" else self.found.users
