@@ -461,11 +461,13 @@ def test_what_is_filled_after_the_label_is_no_field(tmp_path):
         grund=np.where(bits | (rng.random(ROWS) < 0.3), rng.choice(list("abcdefgh"), ROWS), ""),
         anlass=np.where(rng.random(ROWS) < 0.5, "", "a"),  # and empty where `grund` is
         laune=np.where(rng.random(ROWS) < 0.9, np.where(bits, "gut", "trist"), "ruhig"),  # tells much, not all
+        leer=[""] * ROWS,
     )
     columns["anlass"] = [own if reason else "" for own, reason in zip(columns["anlass"], columns["grund"])]
     guess = guess_table(write(tmp_path / "e.csv", columns))
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
     assert left["anlass"] == "empty wherever grund is, which seems to come after the label"
+    assert left["leer"] == "empty"
     assert left["ergebnis"] == "alone tells the label (AUC 1.00): it seems to come after it"
     zeros, others = (bits == 0).sum(), (bits & (words != "nichts")).sum()
     says = "in all {} rows of label 0, and not in {} of the others: it seems to come after it"

@@ -340,7 +340,7 @@ HEADER = "customer,product,ts,clicked,title,tags\n"
         (HEADER.replace("ts,", ""), r"events\.csv: no column 'ts'; its columns are \['customer', 'product'"),
         (
             HEADER.replace("ts,", "".join(f"c{number}," for number in range(300))),
-            r"no column 'ts'; its columns are \['customer', 'product', 'c0', .*'c17' and 285 more\]\.$",
+            r"no column 'ts'; its columns are \['customer', 'product', 'c0', .*'c17' and 285 more\]\. Did you mean 'tags'\?$",
         ),
         (HEADER.replace("title", "ts") + "a,1,5,1,6,y\n", r"events\.csv: duplicate columns \['ts'\]"),
         (

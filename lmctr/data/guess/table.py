@@ -156,7 +156,11 @@ class _TableGuesser(Guesser):
             values = self.events.table[name].combine_chunks()
             empty = values.is_null().to_numpy(zero_copy_only=False)
             why = told_after(values, clicks, _TOLD)
-            if why is None and (other := next((other for other in later if empty[later[other]].all()), None)):
+            if (
+                why is None
+                and not empty.all()
+                and (other := next((other for other in later if empty[later[other]].all()), None))
+            ):
                 why = f"empty wherever {other} is, which seems to come after the label"
             if why is not None:
                 self.left.remove(name)
