@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from lmctr.utils.arrow import is_number, whole_numbers, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
-from lmctr.utils.suggest import first_listed, first_quoted
+from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
 from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 from .tables.arrays import array_of
@@ -644,7 +644,7 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
         hint = (
             f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
             if sign
-            else no_header_hint(found, source=source)
+            else no_header_hint(found, source=source) or did_you_mean(missing[0], found)
         )
         raise MissingColumnsError(
             f"{source}: no column {first_quoted(missing)}; its columns are {first_listed(found)}.{hint}"

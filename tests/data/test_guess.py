@@ -339,11 +339,11 @@ def test_ids_that_an_items_file_shares_are_the_items(tmp_path):
 def test_a_file_of_items_or_users_tells_which_column_holds_their_ids(tmp_path):
     """Where no name does: of the columns of ids that come again the one of most different ones would be the item."""
     given = table(zahl=[row * 7 % 90 for row in range(ROWS)])
-    columns = {"kunde": given["user_id"], "artikel": [f"A{item:02d}" for item in given["item_id"]]}
+    columns = {"klant": given["user_id"], "stuk": [f"A{item:02d}" for item in given["item_id"]]}
     columns |= {name: given[name] for name in ("ts", "click", "zahl")}
     items = {"nr": [f"A{item:02d}" for item in range(30)], "farbe": ["rot", "blau"] * 15}
     guess, log = guessed(tmp_path / "e.csv", columns, items=write(tmp_path / "items.csv", items))
-    assert (guess.schema["columns"]["item"], guess.schema["catalogue"]["item"], log.num_items) == ("artikel", "nr", 30)
+    assert (guess.schema["columns"]["item"], guess.schema["catalogue"]["item"], log.num_items) == ("stuk", "nr", 30)
     (said,) = [entry for entry in guess.guesses if entry.role == "item"]
     assert said.sure
     assert said.why == f"100.0% of its ids stand in {tmp_path / 'items.csv'}"
@@ -353,10 +353,8 @@ def test_a_file_of_items_or_users_tells_which_column_holds_their_ids(tmp_path):
     guess, _ = guessed(tmp_path / "n.csv", numbered, items=write(tmp_path / "films.csv", catalogue))
     assert guess.schema["columns"]["item"] == "was"
     users = {"id": sorted({*given["user_id"]}), "ort": ["Bonn", "Ulm"] * (len({*given["user_id"]}) // 2)}
-    guess, _ = guessed(
-        tmp_path / "f.csv", columns, users=write(tmp_path / "users.csv", users), given={"item": "artikel"}
-    )
-    assert guess.schema["columns"]["user"] == "kunde"
+    guess, _ = guessed(tmp_path / "f.csv", columns, users=write(tmp_path / "users.csv", users), given={"item": "stuk"})
+    assert guess.schema["columns"]["user"] == "klant"
     with pytest.raises(ValueError, match="If another column of the events holds them, state it: --item COLUMN"):
         guessed(
             tmp_path / "g.csv", table(), items=write(tmp_path / "others.csv", {"nr": ["x", "y"], "b": [1000, 2000]})
@@ -751,18 +749,18 @@ def test_users_stay_longer_than_their_visits(tmp_path):
     users, start = rng.integers(0, 40, 200)[visits], 1_700_000_000 + 7_200 * visits
     columns = {
         "sitzung": [f"s{visit}" for visit in visits],
-        "kunde": [f"k{user}" for user in users],
+        "klant": [f"k{user}" for user in users],
         "land": [f"l{user % 12}" for user in users],
         "item_id": rng.integers(0, 30, 2_000),
-        "zeit": start + 60 * np.tile(np.arange(10), 200),
+        "tijd": start + 60 * np.tile(np.arange(10), 200),
         "click": rng.integers(0, 2, 2_000),
     }
     guess, log = guessed(tmp_path / "e.csv", columns)
-    assert guess.schema["columns"]["user"] == "kunde"
+    assert guess.schema["columns"]["user"] == "klant"
     assert not next(entry for entry in guess.guesses if entry.role == "user").sure
     assert log.num_users == 40
-    columns["kunde"] = [f"k{visit // 2}" for visit in visits]  # who stay no longer than twice a visit and a pause
-    columns["zeit"] = np.arange(2_000) * 60 + 1_700_000_000
+    columns["klant"] = [f"k{visit // 2}" for visit in visits]  # who stay no longer than twice a visit and a pause
+    columns["tijd"] = np.arange(2_000) * 60 + 1_700_000_000
     assert guessed(tmp_path / "f.csv", columns)[0].schema["columns"]["user"] == "sitzung"
 
 

@@ -92,6 +92,9 @@ def test_invoices_are_no_items(tmp_path):
         "names visits, each of one"
     )
     assert log.context.column_names == ["asked"]
+    alone = table(user_id=["me"] * ROWS, device=[["phone", "PC"][row % 3 // 2] for row in range(ROWS)])
+    _, log = guessed(tmp_path / "h.csv", alone, given={"user": "user_id"})  # all that there is is of the one user
+    assert log.context.column_names == ["device"]
     other = columns | {"invoice": [f"C{n % 90}" for n in range(ROWS)]}  # of several users
     assert guessed(tmp_path / "f.csv", other)[0].schema["columns"]["item"] == "invoice"
     stocks = table(item_id=None) | {"StockCode": table()["item_id"], "shelf": [n % 70 for n in range(ROWS)]}
@@ -138,7 +141,21 @@ def test_answers_that_are_not_known(tmp_path):
     ):
         guess_log(file, given={"label": "geklickt"})
     stated = guess_log(file, given={"label": "geklickt=ja"})
-    assert "as stated: no clicks are 'NA', 'nein', 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
+    assert "as stated: no clicks are 'NA', 'nein'; 'ja' in 63.2% of the rows" in {one.why for one in stated.guesses}
+
+
+def test_a_word_that_a_later_column_reads_as_missing_is_missing_in_all_before_it(tmp_path):
+    """As the schema's na_values, which are those of all columns, read it."""
+    things = [f"i{name}" if row % 8 else "NA" for row, name in enumerate(table()["item_id"])]
+    answers = ["NA" if row % 11 == 5 else ["nein", "ja"][row % 3 // 2] for row in range(ROWS)]
+    columns = {"user_id": table()["user_id"], "item_id": things, "ts": table()["ts"], "geklickt": answers}
+    guess = guess_log(write(tmp_path / "e.csv", columns, ","))
+    assert guess.schema["events"]["na_values"] == ["NA"]
+    assert guess.schema["columns"]["item"] == {"column": "item_id", "missing": "drop"}
+    gone = things.count("NA")
+    assert f"{gone:,} rows ({gone / ROWS:.1%}) have none, and are left out (missing: drop)" in " ".join(
+        one.why for one in guess.guesses
+    )
 
 
 def test_codes_with_zeros_in_front_are_no_numbers_with_a_comma(tmp_path):
@@ -170,3 +187,51 @@ def test_sessions_of_a_shop_whose_items_are_called_otherwise(tmp_path):
     write(tmp_path / "f.jsonl", columns)
     with pytest.raises(NotToldError, match=r"No log either: no column looks like the item"):
         guess_files(tmp_path / "f.jsonl")
+
+
+def test_what_users_or_items_are_is_no_label_and_no_weight_of_samples(tmp_path):
+    own = table(click=None)
+    columns = own | {
+        "premium": [["no", "yes"][user % 2] for user in own["user_id"]],
+        "weight": [item / 4 + 1 for item in own["item_id"]],  # kilograms
+        "went": table()["click"],
+        "device": ["phone"] * (ROWS - 1) + ["PC"],
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["label"] == "went"
+    assert (log.users.column_names, log.catalogue.column_names) == (["user_id", "premium"], ["item_id", "weight"])
+    assert log.weight is None
+    weights = table(weight=[1 + row % 5 for row in range(ROWS)])
+    assert guessed(tmp_path / "f.csv", weights)[0].schema["columns"]["weight"] == "weight"
+
+
+def test_rows_of_one_time_are_no_log_and_shares_no_users(tmp_path):
+    columns = table(user_id=None) | {"off": [f"{n}%" for n in table()["user_id"]]}
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "e.csv", columns))
+    with pytest.raises(NoLogError, match="no column looks like the time"):
+        guess_log(write(tmp_path / "e.csv", table(ts=[1_700_000_000] * ROWS)))
+    fields = guess_table(write(tmp_path / "e.csv", columns)).guesses
+    assert "numbers as texts such as '" in next(one.why for one in fields if one.column == "off")
+
+
+@pytest.mark.parametrize(
+    "names", [("Kunde", "Artikel-Nr", "Zeitpunkt", "geklickt"), ("用户ID", "商品_id", "时间", "是否点击")]
+)
+def test_common_headers_of_other_languages_are_known(tmp_path, names):
+    own = table()
+    columns = dict(zip(names, (own[name] for name in ("user_id", "item_id", "ts", "click"))))
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert [guess.schema["columns"][role] for role in ("user", "item", "time", "label")] == [*names]
+    assert all(one.sure for one in guess.guesses)
+    kinds = columns | {names[3]: [["浏览", "加购", "购买"][row % 3] for row in range(ROWS)]}
+    with pytest.raises(NotToldError, match=rf"of few values: '{names[3]}' \('浏览', '加购', '购买'\)\); state it"):
+        guess_log(write(tmp_path / "f.csv", kinds))
+
+
+def test_customers_who_come_again_are_users_beside_ids_of_their_orders(tmp_path):
+    own = table(user_id=None)
+    columns = {"customer_id": [f"c{row}" for row in range(ROWS)], "customer_unique_id": table()["user_id"]} | own
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["user"] == "customer_unique_id"
+    assert log.num_users == 40

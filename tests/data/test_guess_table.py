@@ -310,19 +310,19 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
     """In the order of the times, which that of their texts is not."""
     start = datetime(2023, 11, 14)
     times = [f"{start + timedelta(hours=7 * row):%d.%m.%Y %H:%M}" for row in range(ROWS)]
-    schema = guess_table(write(tmp_path / "e.csv", clicks(zeitpunkt=times))).schema
-    assert (schema["time"], schema["time_format"]) == ("zeitpunkt", "%d.%m.%Y %H:%M")
+    schema = guess_table(write(tmp_path / "e.csv", clicks(tijdstip=times))).schema
+    assert (schema["time"], schema["time_format"]) == ("tijdstip", "%d.%m.%Y %H:%M")
     mixed = np.random.default_rng(0).permutation(times).tolist()
-    assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(zeitpunkt=mixed))).schema
+    assert "time" not in guess_table(write(tmp_path / "f.csv", clicks(tijdstip=mixed))).schema
     for per_second, keys in ((1, {}), (1000, {"time_format": "ms"})):
         seconds = [(1_600_000_000 + 400 * row + row % 7) * per_second for row in range(ROWS)]
-        schema = guess_table(write(tmp_path / "g.csv", clicks(zeitpunkt=seconds))).schema
-        assert {key: schema[key] for key in ("time", "time_format") if key in schema} == {"time": "zeitpunkt"} | keys
+        schema = guess_table(write(tmp_path / "g.csv", clicks(tijdstip=seconds))).schema
+        assert {key: schema[key] for key in ("time", "time_format") if key in schema} == {"time": "tijdstip"} | keys
         mixed = np.random.default_rng(0).permutation(seconds).tolist()
-        guess = guess_table(write(tmp_path / "h.csv", clicks(zeitpunkt=mixed)))
+        guess = guess_table(write(tmp_path / "h.csv", clicks(tijdstip=mixed)))
         assert "time" not in guess.schema
-        (found,) = (found for found in guess.guesses if found.column == "zeitpunkt")
-        assert found.why == "numbers; perhaps times: --time zeitpunkt parts the rows by them"
+        (found,) = (found for found in guess.guesses if found.column == "tijdstip")
+        assert found.why == "numbers; perhaps times: --time tijdstip parts the rows by them"
         assert not found.sure
     for ids in ([1_600_000_000 + row for row in range(ROWS)], [1_600_000_000 + 3 * row for row in range(ROWS)]):
         assert "time" not in guess_table(write(tmp_path / "i.csv", clicks(zahl=ids))).schema  # less than a day
@@ -426,7 +426,7 @@ def test_what_people_write_as_text_is_said(tmp_path):
     )
     said = {found.column: found for found in guess.guesses}
     assert (
-        "; numbers as texts such as '$84,835.00': without signs of money and of thousands (12345.67)"
+        "; numbers as texts such as '$84,835.00': without signs of money, percent and thousands (12345.67)"
         in said["income"].why
     )
     assert "called like a time" in said["date"].why
@@ -443,11 +443,11 @@ def test_numbers_with_signs_of_thousands_are_said_where_they_are_left_out(tmp_pa
     )
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
     assert said["price"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money and of thousands "
+        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money, percent and thousands "
         "(12345.67) they are read as numbers"
     )
     assert said["preis"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of thousands "
+        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of money, percent and thousands "
         "(12345.67) they are read as numbers"
     )
     assert said["tags"] == "field: lists, parted by ','"
@@ -466,11 +466,13 @@ def test_what_is_filled_after_the_label_is_no_field(tmp_path):
         grund=np.where(bits | (rng.random(ROWS) < 0.3), rng.choice(list("abcdefgh"), ROWS), ""),
         anlass=np.where(rng.random(ROWS) < 0.5, "", "a"),  # and empty where `grund` is
         laune=np.where(rng.random(ROWS) < 0.9, np.where(bits, "gut", "trist"), "ruhig"),  # tells much, not all
+        leer=[""] * ROWS,
     )
     columns["anlass"] = [own if reason else "" for own, reason in zip(columns["anlass"], columns["grund"])]
     guess = guess_table(write(tmp_path / "e.csv", columns))
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
     assert left["anlass"] == "empty wherever grund is, which seems to come after the label"
+    assert left["leer"] == "empty"
     assert left["ergebnis"] == "alone tells the label (AUC 1.00): it seems to come after it"
     zeros, others = (bits == 0).sum(), (bits & (words != "nichts")).sum()
     says = "in all {} rows of label 0, and not in {} of the others: it seems to come after it"

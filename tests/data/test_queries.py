@@ -93,3 +93,11 @@ def test_queries_of_new_users_alone():
     assert queried.log.num_events == 3
     assert queried.log.time[queried.queries].tolist() == [5, 3, 4]
     assert queried.log.history_lengths(queried.queries).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("user", "known", "new"), [([7, 12], ["0007", "0012"], []), (["007", "x"], [7, 12], ["x"])])
+def test_users_are_known_where_one_side_lost_the_zeros_in_front(user, known, new):
+    log = InteractionLog.from_columns(known, [1, 2], [5, 6], [1, 0])
+    queried = with_queries(log, user=pa.array(user), item=pa.array([1, 1]), time=np.array([9, 9]))
+    assert queried.new_users.tolist() == [own in new for own in user]
+    assert queried.log.user_ids.tolist() == [*(map(str, known) if new else known), *new]

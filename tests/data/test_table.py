@@ -316,6 +316,18 @@ def test_ids_with_leading_zeros_stay_apart(tmp_path):
     assert log.user_ids.tolist() == [7, 11]
 
 
+def test_ids_that_another_file_writes_with_zeros_in_front(tmp_path):
+    write(tmp_path, "events.csv", ROWS | {"customer": [7, 12, 12, 7]})
+    text = SCHEMA.split("catalogue")[0] + "catalogue: items.csv\nusers: people.csv\n"
+    (tmp_path / "items.csv").write_text("product,title\n0020,Shoe\n0010,Hat\n")
+    (tmp_path / "people.csv").write_text("customer,age\n0012,30\n0007,50\n")
+    log = load_log(schema_file(tmp_path, text=text))
+    assert log.catalogue["title"].take(log.item).to_pylist() == ["Hat", "Shoe", "Hat", "Shoe"]
+    assert log.users.to_pylist() == [{"user_id": 7, "age": 50}, {"user_id": 12, "age": 30}]
+    (tmp_path / "people.csv").write_text("customer,age\n012,30\n12,40\n")  # two ones
+    assert load_log(schema_file(tmp_path, text=text)).users["age"].to_pylist() == [None, 40]
+
+
 HEADER = "customer,product,ts,clicked,title,tags\n"
 
 
@@ -328,7 +340,7 @@ HEADER = "customer,product,ts,clicked,title,tags\n"
         (HEADER.replace("ts,", ""), r"events\.csv: no column 'ts'; its columns are \['customer', 'product'"),
         (
             HEADER.replace("ts,", "".join(f"c{number}," for number in range(300))),
-            r"no column 'ts'; its columns are \['customer', 'product', 'c0', .*'c17' and 285 more\]\.$",
+            r"no column 'ts'; its columns are \['customer', 'product', 'c0', .*'c17' and 285 more\]\. Did you mean 'tags'\?$",
         ),
         (HEADER.replace("title", "ts") + "a,1,5,1,6,y\n", r"events\.csv: duplicate columns \['ts'\]"),
         (

@@ -41,8 +41,8 @@ _DONE = {
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _BY_CHANCE = 20  # rows that chance would put where there are none
-_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
-_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*$"
+_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*[%$€£¥]?\s*$"
+_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*[%$€£¥]?\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
@@ -150,14 +150,17 @@ class Guesser:
                 "scores: to train, give each behaviour and each candidate a line of its own with user, item, time and label"
             )
         is_label = role == "label"
-        pairs = [name for name in self.left if self.events.distinct.get(name) == 2] if is_label else []
-        pairs = [f"{name!r} ({self._held(name)})" for name in pairs]
+        held = {name: self.events.distinct.get(name, 0) for name in self.left} if is_label else {}
+        few = [name for name in held if held[name] == 2]
+        few = few or [name for name in held if 2 < held[name] <= 5 and is_text(self.events.table[name].type)]
+        pairs = [f"{name!r} ({self._held(name)})" for name in few]
         alone = [
             name for name in self.left if is_label and is_called_label(name) and self.events.distinct.get(name) == 1
         ]
         wanted += "".join(f"; {name!r} holds {self._held(name)} only{self._without_value(name)}" for name in alone)
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
-        wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
+        if pairs:
+            wanted += f"; of {'two' if held[few[0]] == 2 else 'few'} values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}"
         others = f"the columns are {first_of(self.left, LISTED)}" if self.left else "no other column is there"
         return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; "
@@ -357,9 +360,9 @@ class Guesser:
         values = self.events.values(name)
         share = pc.mean(pc.equal(values, pa.scalar(yes[0])).cast(pa.int8())).as_py()
         others = [word for word in pc.unique(values).to_pylist() if word != yes[0]]
-        of = "two values" if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)}"
+        of = "two values," if len(others) == 1 else f"no clicks are {first_of(sorted(map(repr, others)), 4)};"
         named = f" ({self.events.turned[name][0]})" if name in self.events.turned else ""
-        return f"{of}, {yes[0]!r}{named} in {share:.1%} of the rows{self._lacking_label(name)}"
+        return f"{of} {yes[0]!r}{named} in {share:.1%} of the rows{self._lacking_label(name)}"
 
     def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
         """(R,) float, 1 where the label is positive, NaN where it is not known. Raises `NotToldError` where all that are known are alike."""
@@ -384,11 +387,14 @@ class Guesser:
     def _amounts(self, values: pa.Array, plain: str) -> str:
         """What is said of a column of texts that are numbers with signs of money or of thousands, or with decimal commas; nothing of others, and of
         lists."""
-        forms = {_AMOUNT: "without signs of money and of", _DECIMAL_COMMA: "with a decimal point and no signs of"}
+        forms = {
+            _AMOUNT: "without signs of money, percent and",
+            _DECIMAL_COMMA: "with a decimal point and no signs of money, percent and",
+        }
         told = (own for form, own in forms.items() if pc.all(pc.match_substring_regex(values, form)).as_py())
         if not is_text(values.type) or (way := next(told, None)) is None:
             return ""
-        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,]"))
+        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,%]"))
         if not len(signed) or self._separator(values, plain) is not None:
             return ""
         return f"; numbers as texts such as {signed[0].as_py()!r}: {way} thousands (12345.67) they are read as numbers"

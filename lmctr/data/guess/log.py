@@ -160,6 +160,10 @@ class _LogGuesser(Guesser):
                 f"--time {self.given['time']}: {self._no_times(self.given['time'])}; others need `unit` or `format` in a schema"
             )
         good = [name for name in order if kinds[name] is not None]
+        if good and "time" not in self.given:
+            good = [name for name in good if len(pc.unique(self.events.values(name))) > 1]
+            if not good:
+                raise self._absent("time", "unix seconds, milliseconds, ISO times, more than one")
         if not good:
             if called := [name for name in free if name in self.events.called("time") or self._dates(name)]:
                 told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
@@ -214,8 +218,11 @@ class _LogGuesser(Guesser):
         if named:
             lacks = {name: self.events.table[name].null_count / rows for name in named}
             best = min(named, key=lambda name: lacks[name] > 0.5)  # a session where most visitors are not known
+            if self.events.distinct[best] > 0.9 * rows:  # customer_id of each order, beside customer_unique_id
+                best = next((name for name in named if name in met and {*words_of(name)} > {*words_of(best)}), best)
             why = f"by its name; {self.events.distinct[best]:,} different ones"
-            why += "" if best == named[0] else f"; {named[0]} has no value on {lacks[named[0]]:.1%} of the rows"
+            if lacks[named[0]] > 0.5 and best != named[0]:
+                why += f"; {named[0]} has no value on {lacks[named[0]]:.1%} of the rows"
             return self._take(role, best, why)
         other = self.events.named("user" if role == "item" else "item")
         described = self.found.items if role == "item" else self.found.users
@@ -230,6 +237,7 @@ class _LogGuesser(Guesser):
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
+        repeated = [name for name in repeated if not self._amounts(self.events.values(name), name.lower())]
         if role == "item":  # an invoice or a basket is of one user
             repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
@@ -244,9 +252,9 @@ class _LogGuesser(Guesser):
         return may_be and self._time_of(name) is not None
 
     def _is_of_one_user(self, name: str) -> bool:
-        """Whether all rows of each id of a column are of one user, as far as it is known who these are, and users have several of them."""
+        """Whether all rows of each id of a column are of one user, as far as several are known, and users have several of them."""
         users = [self.columns.get("user") or self.given.get("user") or next(iter(self.events.called("user")), None)]
-        if users[0] in (None, name) or self.events.distinct[name] <= self.events.distinct[users[0]]:
+        if users[0] in (None, name) or not 1 < self.events.distinct[users[0]] < self.events.distinct[name]:
             return False
         ids, of_user = (
             column.combine_chunks() for column in self.events.table.select([name, *users]).drop_null().columns
@@ -326,9 +334,12 @@ class _LogGuesser(Guesser):
     def _reactions(self) -> None:
         """The label, and the other columns that tell what came of an event: they are never context."""
         binary = {name: words for name in self.left if (words := self._yes(name)) is not None}
+        binary = dict(
+            sorted(binary.items(), key=lambda own: any(self._is_of(role, own[0]) for role in ("user", "item")))
+        )
         named = {role: [n for n in self.events.named(role) if n in self.left] for role in ROLES}
         graded = [n for n in named["feedback_values"] if n not in binary and is_number(self.events.table[n].type)]
-        graded = [n for n in graded if not self._is_of_item(n)]  # what others gave it before
+        graded = [n for n in graded if not self._is_of("item", n)]  # what others gave it before
         actions = [n for n in named["feedback"] if n not in binary and 1 < self.events.distinct[n] <= 20]
         actions = actions or [n for n in self.left if n not in binary and self._are_actions(n)]
         if "label" in self.given and self.given["label"] not in binary:
@@ -376,14 +387,15 @@ class _LogGuesser(Guesser):
             )
         if actions and actions[0] in self.left and "feedback" not in self.columns:
             self.columns["feedback"] = self._take("feedback", actions[0], "by its name; read in histories only")
-        weight = [n for n in named["weight"] if n in self.left and is_number(self.events.table[n].type)]
+        weight = [n for n in self.events.called("weight") if n in self.left and is_number(self.events.table[n].type)]
+        weight = [n for n in weight if not (self._is_of("item", n) or self._is_of("user", n))]  # kilograms
         if weight and "weight" not in self.columns:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
 
-    def _is_of_item(self, name: str) -> bool:
-        """Whether a column has one value for each item, and is not stated to be the label."""
-        items = pc.dictionary_encode(self.events.table[self.columns["item"]].combine_chunks()).indices
-        return name != self.given.get("label") and self._follows(items, self.events.table[name].combine_chunks())
+    def _is_of(self, role: str, name: str) -> bool:
+        """Whether a column has one value for each user or each item, and is not stated to be the label."""
+        ids = pc.dictionary_encode(self.events.table[self.columns[role]].combine_chunks()).indices
+        return name != self.given.get("label") and self._follows(ids, self.events.table[name].combine_chunks())
 
     def _is_outdone(self, label: str, graded: list[str]) -> bool:
         """Whether a column of two values is no label beside one of grades: `verified_purchase` beside `rating`; `ad_click` is."""

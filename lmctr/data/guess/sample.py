@@ -32,15 +32,19 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
-    "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session",
+    "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session "
+    "kunde kundenid kundennr kundennummer nutzer nutzerid benutzer benutzerid utilisateur usuario cliente idcliente 用户 用户id 会员id ユーザー ユーザーid 顧客id",
     "item": "itemid item aid productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
-    "problemid problemname questionid exerciseid quizid lexemeid skillid courseid stockcode isbn ean upc",
-    "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
+    "problemid problemname questionid exerciseid quizid lexemeid skillid courseid stockcode isbn ean upc "
+    "artikel artikelid artikelnr artikelnummer produkt produktid produit producto produto 商品 商品id 物品id",
+    "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day "
+    "zeit zeitpunkt zeitstempel datum heure fecha 时间 时间戳 日期 日時",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
     "response hit churn churned exited attrition attrited left canceled cancelled defaulted reordered opened renewed redeemed outcome subscribed deposit "
     "revenue survived won correct iscorrect answeredcorrectly correctfirstattempt follow followed share shared forward forwarded comment commented "
-    "favorite favourite collect collected finish finished",
+    "favorite favourite collect collected finish finished applied ordered booked installed replied "
+    "geklickt gekauft achat comprado 点击 是否点击 是否购买 クリック",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "grade": "rating ratings stars overall",
@@ -53,7 +57,7 @@ ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
 _OF_IDS = {
-    "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip",
+    "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip", "unique",
 }  # fmt: skip
 _NUMBER = r"-?\d+(\.\d+)?"
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
@@ -138,7 +142,7 @@ def is_called_label(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> FileSample:
@@ -245,20 +249,21 @@ def _as_written(
 
 def _cleaned(table: pa.Table, delimiter: str | None, missing: set[str]) -> tuple[pa.Table, str, set[str]]:
     """The table of a text file with null for missing values and numbers for texts of them, how decimals are written, and all words for missing."""
-    decimal, cleaned = ".", {}
-    for name in table.column_names:
-        values = table[name].combine_chunks()
-        if not is_text(values.type):
+    decimal, cleaned = ".", {name: table[name].combine_chunks() for name in table.column_names}
+    found = {
+        name: pc.unique(own.drop_null()).to_pylist()[:10_000] for name, own in cleaned.items() if is_text(own.type)
+    }
+    for words in found.values():
+        missing = missing | {word for word in words if word in _MISSING or word.isspace()} | _unanswered(words)
+    for name, values in cleaned.items():
+        if name not in found:
             cleaned[name] = _plain_values(values)
             continue
-        found = pc.unique(values.drop_null()).to_pylist()[:10_000]
-        words = {word for word in found if word in _MISSING or word in missing or word.isspace()} | _unanswered(found)
-        values = _plain_values(values, {"", *words})
-        missing = missing | words
+        values = _plain_values(values, {"", *missing})
         comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
         comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
         decimal = "," if comma else decimal
-        if comma or (words and _all_match(values, f"^{_NUMBER}$")):
+        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, f"^{_NUMBER}$")):
             values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = without_empty(values)
     return pa.table(cleaned), decimal, missing

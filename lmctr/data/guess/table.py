@@ -145,7 +145,8 @@ class _TableGuesser(Guesser):
         group = self.given.get("user") or next(filter(self._are_users, self.events.named_ids("user")), None)
         if group is not None:
             schema["group"] = group
-            self._say("group", group, "users, by its name: AUC inside them is reported too")
+            why = "as stated" if "user" in self.given else "by its name"
+            self._say("group", group, f"users, {why}: AUC inside them is reported too")
         clicks = self._clicks(schema["label"])
         for what, sample in (("items", self.found.items), ("users", self.found.users)):
             if sample is not None:
@@ -155,7 +156,11 @@ class _TableGuesser(Guesser):
             values = self.events.table[name].combine_chunks()
             empty = values.is_null().to_numpy(zero_copy_only=False)
             why = told_after(values, clicks, _TOLD)
-            if why is None and (other := next((other for other in later if empty[later[other]].all()), None)):
+            if (
+                why is None
+                and not empty.all()
+                and (other := next((other for other in later if empty[later[other]].all()), None))
+            ):
                 why = f"empty wherever {other} is, which seems to come after the label"
             if why is not None:
                 self.left.remove(name)

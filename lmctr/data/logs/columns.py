@@ -127,9 +127,7 @@ def item_rows(
     array = _plain_ids(whole_column(values, column, source), column, source)
     known = _plain_ids(as_arrow(catalogue_ids, "item_id", "catalogue"), "item_id", "catalogue")
     indices, dictionary = _encoded(array)
-    if pa.types.is_integer(dictionary.type) != pa.types.is_integer(known.type):
-        dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
-    rows = pc.index_in(dictionary.cast(known.type), value_set=known)
+    rows = places_among(dictionary, known)
     if rows.null_count and missing is None:
         accepted = (
             "Every event's item needs a row in the catalogue: add one with its id, or write `missing_items: drop` (leave such events out) or "
@@ -137,6 +135,20 @@ def item_rows(
         )
         refuse(nulls(rows)[indices], array, column, source, "are not in the catalogue", accepted)
     return rows.fill_null(-1 if missing is None else missing).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
+
+
+def places_among(ids: pa.Array, known: pa.Array) -> pa.Array:
+    """(N,) of N distinct ids their places among known ones, null where these lack them. Beside whole numbers texts are read without zeros in front,
+    007 as 7, unless that makes one of two."""
+    if pa.types.is_integer(ids.type) == pa.types.is_integer(known.type):
+        return pc.index_in(ids.cast(known.type), value_set=known)
+    ids, known = (_without_zeros(own.cast(pa.string())) for own in (ids, known))
+    return pc.index_in(ids, value_set=known)
+
+
+def _without_zeros(texts: pa.Array) -> pa.Array:
+    plain = pc.replace_substring_regex(texts, r"^0+(\d+)$", r"\1")
+    return plain if pc.count_distinct(plain) == pc.count_distinct(texts) else texts
 
 
 def without_id(array: pa.Array) -> np.ndarray:

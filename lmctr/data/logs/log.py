@@ -584,12 +584,8 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
     """The rows of `users` in the order of `user_ids`, nulls for users that it lacks."""
     check_keys(users, "user_id", "users")
     encoded, known = columns.encode_ids(users["user_id"], "user_id", "users")
-    if pa.types.is_integer(known.type) != pa.types.is_integer(user_ids.type):
-        known, wanted = known.cast(pa.string()), user_ids.cast(pa.string())
-    else:
-        wanted = user_ids.cast(known.type)
     row_of_code = np.argsort(encoded)  # each id stands on one row
-    rows = pc.take(pa.array(row_of_code), pc.index_in(wanted, value_set=known))
+    rows = pc.take(pa.array(row_of_code), columns.places_among(user_ids, known))
     others = users.take(rows).drop_columns(["user_id"])  # with the ids, for a table of no columns has no rows
     return pa.table({"user_id": user_ids, **dict(zip(others.column_names, others.columns))})
 

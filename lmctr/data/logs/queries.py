@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmctr.utils.ragged import offsets_from_lengths, ragged_searchsorted
 
@@ -109,13 +108,12 @@ def with_queries(
 def _codes(values: Any, name: str, known: pa.Array) -> tuple[np.ndarray, pa.Array, np.ndarray]:
     """Codes of ids, all ids with the unknown ones behind the known, and which values were unknown."""
     codes, distinct = columns.encode_ids(values, name)
+    rows = columns.places_among(distinct, known)
+    new = columns.nulls(rows)
     # as the log's events and catalogue may differ
-    if pa.types.is_integer(known.type) != pa.types.is_integer(distinct.type):
-        distinct = distinct.cast(pa.string())
+    if new.any() and pa.types.is_integer(known.type) != pa.types.is_integer(distinct.type):
         known = known.cast(pa.string())
     distinct = distinct.cast(known.type)
-    rows = pc.index_in(distinct, value_set=known)
-    new = columns.nulls(rows)
     place = np.array(rows.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
     place[new] = len(known) + np.arange(new.sum())
     return place[codes], pa.concat_arrays([known, distinct.filter(pa.array(new))]), new[codes]
