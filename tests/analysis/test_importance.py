@@ -55,6 +55,27 @@ def table():
     return view
 
 
+def test_what_is_made_of_one_column_is_shuffled_together():
+    """Else a number and its bin stand in for each other, and both seem worth nothing."""
+    prices = np.arange(60.0) - 29.5
+    columns = {"price": prices, "label": (prices > 0).astype(int), "shop": np.arange(60) % 3}
+    fields = [
+        {"name": "price", "type": "numeric"},
+        {"name": "shop", "type": "categorical"},
+        {"name": "price_bin", "column": "price", "type": "numeric", "transform": "quantile", "num_bins": 2},
+    ]
+    view = TabularView(TabularStore.build(table_source(columns), TabularFeatureProcessor(fields).fit(columns)))
+    both = {"numeric_values": [0], "input_ids": [1]}
+    assert view.columns() == {"shop": {"input_ids": [0]}, "price, price_bin": both}
+
+    def reads(batch):
+        return batch["numeric_values"][:, 0].clamp(-1, 1) + 2 * (batch["input_ids"][:, 1] == batch["input_ids"].max())
+
+    losses = {own.column: own.auc for own in column_importance(Reads(reads), view, np.arange(60)).losses}
+    assert losses["price, price_bin"] > 0.4
+    assert losses["shop"] == 0
+
+
 def test_the_loss_of_a_column_against_a_loop(table):
     view = table()
     assert view.columns() == {

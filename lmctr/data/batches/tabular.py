@@ -35,13 +35,17 @@ class TabularView(StoreBatches):
         return None if self.store.groups is None else self.store.groups[rows]
 
     def columns(self) -> dict[str, dict[str, list[int] | None]]:
-        places, named = Counter(), {}
+        places, names, read = Counter(), {}, {}
         reader = self.processor.statistics_reader
+        statistics, known = [], reader.names if reader else ()
         for field in self.processor.ordered_fields():
-            named[field.name] = {key: [places[field.kind]] for key in _KEYS_OF[field.kind]}
+            place, source = places[field.kind], field.source_column
             places[field.kind] += 1
-        names = reader.names if reader else ()
-        statistics = [place for name in names for place in named.get(name, {}).get("numeric_values", ())]
+            statistics += [place] if field.name in known and field.kind == "value" else []
+            names.setdefault(source, []).append(field.name)
+            for key in _KEYS_OF[field.kind]:
+                read.setdefault(source, {}).setdefault(key, []).append(place)
+        named = {", ".join(sorted(own)): read[source] for source, own in names.items()}
         return {ALL_STATISTICS: {"numeric_values": statistics}, **named} if len(statistics) > 1 else named
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
