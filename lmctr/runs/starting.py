@@ -271,6 +271,13 @@ def _checked(schema: Path) -> str:
     note = f" {log.info.notes}" if log.info.notes else ""
     try:
         validate_log(log, splits)
+        for name, events in splits.items():
+            weight = None if log.weight is None else log.weight[events]
+            counted = log.label[events if weight is None else events[weight > 0]]
+            if not ((counted == 0).any() and (counted == 1).any()):
+                from lmctr.runs.inputs.base import check_part  # which loads torch
+
+                check_part(name, {"label": log.label[events]}, weight)
     except ValueError as error:  # as lmctr train will, which refuses it
         note += f"\nnot fit to train on as it is: {error}"
     return (

@@ -196,3 +196,17 @@ def test_a_time_that_is_stated_to_be_the_user_is_no_time(tmp_path):
     columns |= {"timestamp": [1_700_000_000 + at % 50 for at in columns["ts"]]}
     guess, _ = guessed(tmp_path / "e.csv", columns, given={"user": "timestamp"})
     assert {role: guess.schema["columns"][role] for role in ("user", "time")} == {"user": "timestamp", "time": "ts"}
+
+
+def test_a_part_of_one_class_is_said_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = table()
+    columns["click"][int(0.78 * ROWS) : int(0.92 * ROWS)] = [0] * (int(0.92 * ROWS) - int(0.78 * ROWS))
+    pd.DataFrame(columns).to_csv("clicks.csv", index=False)
+    for verb in ("init", "train"):
+        code = main(
+            [verb, *(["clicks.csv", "--yes"] if verb == "init" else ["clicks/din.yaml", "--output-dir", "run"])]
+        )
+        said = capsys.readouterr()
+        assert code == (0 if verb == "init" else 2)
+        assert "the validation part (40 samples) has only the label 0; AUC needs positives" in said.out + said.err
