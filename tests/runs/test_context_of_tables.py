@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
+from place_logs import events_of_places
 
 from lmctr.cli.main import main
 from lmctr.runs.inputs import input_of
@@ -29,17 +29,7 @@ RECIPE = {
 def log(tmp_path, monkeypatch):
     """1,500 events in the working folder, whose place alone says how likely a click is."""
     monkeypatch.chdir(tmp_path)
-    draw = np.random.default_rng(0)
-    place = draw.integers(0, 4, 1500)
-    rows = pd.DataFrame(
-        {
-            "user": [f"u{user}" for user in draw.integers(0, 60, 1500)],
-            "item": [f"i{item}" for item in draw.integers(0, 30, 1500)],
-            "ts": np.arange(1500) * 60 + 1_600_000_000,
-            "place": [f"p{number}" for number in place],
-            "clicked": (draw.random(1500) < np.array([0.05, 0.1, 0.6, 0.9])[place]) * 1,
-        }
-    )
+    rows = events_of_places(1500, [0.05, 0.1, 0.6, 0.9], place=lambda draw, place: [f"p{number}" for number in place])
     rows.to_csv("log.csv", index=False)
     Path("shop.yaml").write_text(yaml.safe_dump(SCHEMA))
     Path("dnn.yaml").write_text(yaml.safe_dump(RECIPE))

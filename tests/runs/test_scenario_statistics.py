@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from place_logs import events_of_places
 
 import lmctr
 from lmctr.cli.main import main
@@ -24,17 +25,11 @@ SCHEMA = {
 def log(tmp_path, monkeypatch):
     """1,200 events in the working folder, whose place alone says how likely a click is; a column of the context is called as the set."""
     monkeypatch.chdir(tmp_path)
-    draw = np.random.default_rng(0)
-    place = draw.integers(0, 3, 1200)
-    rows = pd.DataFrame(
-        {
-            "user": [f"u{user}" for user in draw.integers(0, 60, 1200)],
-            "item": [f"i{item}" for item in draw.integers(0, 30, 1200)],
-            "ts": np.arange(1200) * 60 + 1_600_000_000,
-            "scene": np.array(PLACES)[place],
-            "scenario": draw.choice(["x", "y"], 1200),
-            "clicked": (draw.random(1200) < np.array([0.05, 0.5, 0.9])[place]) * 1,
-        }
+    rows = events_of_places(
+        1200,
+        [0.05, 0.5, 0.9],
+        scene=lambda draw, place: np.array(PLACES)[place],
+        scenario=lambda draw, place: draw.choice(["x", "y"], 1200),
     )
     rows.to_csv("log.csv", index=False)
     return rows

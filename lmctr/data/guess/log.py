@@ -145,10 +145,9 @@ class _LogGuesser(Guesser):
 
     def _describes_id(self, name: str) -> bool:
         """Whether a column has one value for each user or each item, as these are called or stated."""
-        table = self.events.table
         keys = [self.given.get(role) or next(iter(self.events.called(role)), name) for role in ("user", "item")]
-        codes = (pc.dictionary_encode(table[key].combine_chunks()).indices for key in keys if key != name)
-        return any(self._follows(own, table[name].combine_chunks()) for own in codes)
+        codes = (self.events.codes(key) for key in keys if key != name)
+        return any(self._follows(own, self.events.table[name].combine_chunks()) for own in codes)
 
     def _time(self) -> Any:
         free = self._free("time")
@@ -298,7 +297,7 @@ class _LogGuesser(Guesser):
 
     def _longer_lived(self, visit: str, names: list[str]) -> str:
         """The column of users where `visit` holds their visits: each of these is of one user, who stays far longer."""
-        of_visit = pc.dictionary_encode(self.events.table[visit].combine_chunks()).indices
+        of_visit = self.events.codes(visit)
         for name in sorted(names, key=self.events.distinct.get, reverse=True):
             values = self.events.table[name].combine_chunks()
             few = self.events.distinct[name] * _VISITS < self.events.distinct[visit]
@@ -394,7 +393,7 @@ class _LogGuesser(Guesser):
 
     def _is_of(self, role: str, name: str) -> bool:
         """Whether a column has one value for each user or each item, and is not stated to be the label."""
-        ids = pc.dictionary_encode(self.events.table[self.columns[role]].combine_chunks()).indices
+        ids = self.events.codes(self.columns[role])
         return name != self.given.get("label") and self._follows(ids, self.events.table[name].combine_chunks())
 
     def _is_outdone(self, label: str, graded: list[str]) -> bool:
@@ -433,10 +432,7 @@ class _LogGuesser(Guesser):
         """The columns that are left, as those of the item, of the user and of the event itself; some are none of these."""
         time = self.columns["time"]
         yes = None if self.negatives is not None else self._clicks(self.columns["label"])
-        codes = {
-            role: pc.dictionary_encode(self.events.table[self.columns[role]].combine_chunks()).indices
-            for role in ("item", "user")
-        }
+        codes = {role: self.events.codes(self.columns[role]) for role in ("item", "user")}
         of_items, of_users, context = [], [], []
         for name in self.left:
             values, distinct = self.events.table[name].combine_chunks(), self.events.distinct.get(name)

@@ -89,6 +89,7 @@ class FileSample:
     mixed: tuple[str, ...] = ()
     no_values: Mapping[str, str] = field(default_factory=dict)
     turned: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _codes: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -99,6 +100,12 @@ class FileSample:
     def values(self, name: str) -> pa.Array:
         """The values of a column that are there."""
         return self.table[name].combine_chunks().drop_null()
+
+    def codes(self, name: str) -> pa.Array:
+        """(R,) int32 of a column's values, null where there is none."""
+        if name not in self._codes:
+            self._codes[name] = pc.dictionary_encode(self.table[name].combine_chunks()).indices
+        return self._codes[name]
 
     @cached_property
     def _called(self) -> dict[str, list[str]]:

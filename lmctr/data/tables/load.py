@@ -151,8 +151,9 @@ def table_source(
     else:
         pieces = [piece(data, None)]
     specs = _label_specs(label, labels)
+    schema = _schema_of(data)
     for spec in specs:
-        check_codes(_schema_of(data), spec, "data")
+        check_codes(schema, spec, "data")
     label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
     files = joined_files(joined, special)
