@@ -168,6 +168,13 @@ def test_a_registered_family_trains_and_predicts(field_sum_run, tmp_path):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
+def test_a_run_of_a_family_that_is_not_there_says_what_to_do(monkeypatch, field_sum_run):
+    """Whoever gets a model of another package's family is told that the package is missing, not that it is no CTR model at all."""
+    monkeypatch.setattr(table, "_FAMILIES", [row for row in families() if row != FIELD_SUM])
+    with pytest.raises(ValueError, match=r"'field_sum'.* A family of another package .* installed, .*register_family"):
+        lmctr.runs.load(field_sum_run.path)
+
+
 def test_a_registered_family_gets_a_card(field_sum_run):
     card = build_card(field_sum_run.path)
     assert "rows of a table: a sum of fields, after [FieldSum](https://a.b)" in card

@@ -418,8 +418,9 @@ def check_model_type(model_type: str, where: str) -> None:
     known = [family.model_type for family in families()]
     if model_type not in known:
         raise ValueError(
-            f"{where}: model_type is {model_type!r}, which is no CTR model of lmctr {__version__}; its models are {', '.join(known)}. A language "
-            "model becomes one by training: it is the `model.backbone` of a recipe (ctr_sink)"
+            f"{where}: model_type is {model_type!r}, which is no CTR model of lmctr {__version__}; its models are {', '.join(known)}. A family "
+            "of another package is there once that package is installed, or its row was given to lmctr.register_family; a language model becomes one by "
+            "training: it is the `model.backbone` of a recipe (ctr_sink)"
         )
 
 
