@@ -79,6 +79,26 @@ def pytest_collection_finish():
     _remember()
     # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
     logging.getLogger("torch.__trace").addHandler = lambda handler: None
+    _look_for_loggers_once()
+
+
+def _look_for_loggers_once():
+    """From 9.1 on pytest goes through all loggers, thousands, six times in each test, for the few that do not propagate."""
+    from _pytest.logging import catching_logs
+
+    if "attached_loggers" not in getattr(catching_logs, "__slots__", ()):  # a private name of pytest
+        return
+    enter, everything = catching_logs.__enter__, logging.root.manager.loggerDict
+    apart = [logger for logger in everything.values() if not getattr(logger, "propagate", True)]
+
+    def enter_few(self):
+        logging.root.manager.loggerDict = dict(enumerate(apart))
+        try:
+            return enter(self)
+        finally:
+            logging.root.manager.loggerDict = everything
+
+    catching_logs.__enter__ = enter_few
 
 
 def _remember():

@@ -47,6 +47,10 @@ PRELOADED = (
     "lmctr.evaluation.baselines",
     "lmctr.data.logs.retrieval",
     "transformers.models.auto.modeling_auto",
+    # What their functions import: the fits of the baselines, for half a second each.
+    "sklearn.ensemble",
+    "sklearn.linear_model",
+    "scipy.stats",
 )
 
 
