@@ -157,6 +157,7 @@ def test_small_tables_are_read_in_small_batches(rows, size, clicks):
     training = recipe_for_file(TrainOptions(recipe="more.csv", model="deepfm"), say=lambda line: None)["training"]
     assert training["per_device_train_batch_size"] == size
     assert training["boosting_share"] == "auto"
+    assert training.get("metric_for_best_model") == ("eval_log_loss" if rows < 5000 else None)
 
 
 @pytest.mark.parametrize("family", [row.model_type for row in families() if row.input == "tabular"])
