@@ -264,12 +264,18 @@ def test_a_family_of_an_installed_package(tmp_path):
         f"lmctr.MineForCTR(lmctr.MineConfig(vocab_sizes=[5, 5], hidden_units=[4])).save_pretrained({str(tmp_path / 'saved')!r})\n"
         f"print(type(lmctr.AutoModelForCTR.from_pretrained({str(tmp_path / 'saved')!r})).__name__, 'mine' in lmctr.list_models())\n"
         "print([str(one.message) for one in told if 'broken' in str(one.message)])\n"
+        "import pandas as pd\n"
+        "from lmctr.hub.model_card import build_card\n"
+        "frame = pd.DataFrame({'a': list('xyyx') * 50, 'b': list('uuvvw') * 40, 'click': [0, 1, 1, 0, 0] * 40})\n"
+        f"run = lmctr.runs.train(frame, model='mine', label='click', output_dir={str(tmp_path / 'run')!r}, quiet=True)\n"
+        f"print(run.metrics['versions']['mine'], [line for line in build_card({str(tmp_path / 'run')!r}).splitlines() if 'pip install' in line])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = warm.fresh(code, environment=environment)
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.strip().splitlines()
+    first, second, *_, last = done.stdout.strip().splitlines()
     assert first == "MineForCTR True"
+    assert last == "1.0 ['pip install lmctr mine']"
     assert "the model family 'broken' (no_such_module:FAMILY) is left out: No module named 'no_such_module'" in second
     words = ["lmctr", "train", "--list-keys", "mine"]
     code = f"import sys; sys.argv = {words}; from lmctr.__main__ import main; assert 'lmctr.auto' not in sys.modules; sys.exit(main())"

@@ -115,6 +115,11 @@ class Family:
         return self.paper.rpartition(" ")[2]
 
     @property
+    def package(self) -> str:
+        """What pip knows the package by that brings it; `"lmctr"` for one that was registered by hand too."""
+        return _PACKAGES.get(self.model_type, "lmctr")
+
+    @property
     def processor(self) -> str:
         """The class of its processor, "module:class"."""
         return INPUTS[self.input].processor
@@ -129,6 +134,8 @@ class Family:
         return f"{module}:{self.stem}{part}"
 
 
+_PACKAGES: dict[str, str] = {}
+"""By the families of other installed packages: the name of theirs."""
 _MLP = {"hidden_units": [400, 400, 400]}
 _CLIMBER = (
     "Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber). "
@@ -347,7 +354,8 @@ def add_installed() -> None:
     cannot be added is a warning."""
     for entry in entry_points(group="lmctr.families"):
         try:
-            add_family(entry.load())
+            add_family(family := entry.load())
+            _PACKAGES[family.model_type] = entry.dist.name
         except Exception as error:  # another package's fault must not end this one
             warnings.warn(f"the model family {entry.name!r} ({entry.value}) is left out: {error}", stacklevel=2)
 

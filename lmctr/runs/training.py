@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from lmctr.evaluation.evaluator import format_metrics, rows_by_task, words_on_undefined
 from lmctr.evaluation.significance import PairedTest
 from lmctr.models.common.base import plain_model
+from lmctr.models.families import family_of
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.find import is_data_file
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim, unlike_data
@@ -708,7 +709,7 @@ class Training:
             "seed": self.args.seed,
             "num_processes": self.args.world_size,
             **({} if not trainer.holds_whole_model else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
-            "versions": versions(),
+            "versions": versions(family_of(self.recipe.model["family"]).package),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }

@@ -18,6 +18,7 @@ from lmctr.hub.demo.examples import card_example, run_examples
 from lmctr.hub.demo.explain import _left_out
 from lmctr.hub.demo.page import _FIELDS, _fields, _read, _written, scored_html
 from lmctr.hub.demo.running import _examples, write_space
+from lmctr.models import families
 from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.folder import RunFolder, open_run
 
@@ -216,14 +217,15 @@ def test_a_space_that_could_not_be_written_whole_is_not_left(trained, tmp_path, 
     assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
 
 
-def test_a_space(trained, tmp_path, capsys):
+def test_a_space(trained, tmp_path, capsys, monkeypatch):
     pytest.importorskip("gradio")
+    monkeypatch.setitem(families._PACKAGES, "ctr_sink", "their-sinks")
     assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
     assert "hf upload USER/NAME" in capsys.readouterr().out
     space = tmp_path / "space"
     assert sorted(path.name for path in space.iterdir()) == ["README.md", "app.py", "model", "requirements.txt"]
     assert "sdk: gradio\napp_file: app.py" in (space / "README.md").read_text()
-    assert (space / "requirements.txt").read_text().startswith("lmctr[demo]>=")
+    assert (space / "requirements.txt").read_text() == f"lmctr[demo]>={lmctr.__version__}\ntheir-sinks\n"
     kept = json.loads((space / "model" / "demo_examples.json").read_text())
     assert list(kept["requests"]) == ["an example"]  # no user of the log, unless asked for
     assert not (space / "model" / "predictions").exists()
