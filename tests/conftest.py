@@ -83,20 +83,22 @@ def pytest_collection_finish():
 
 
 def _look_for_loggers_once():
-    """From 9.1 on pytest goes through all loggers, thousands, six times in each test, for the few that do not propagate."""
+    """In each phase of each test pytest 9 goes twice through all loggers, thousands, for the few that do not propagate."""
     from _pytest.logging import catching_logs
 
     if "attached_loggers" not in getattr(catching_logs, "__slots__", ()):  # a private name of pytest
         return
-    enter, everything = catching_logs.__enter__, logging.root.manager.loggerDict
-    apart = [logger for logger in everything.values() if not getattr(logger, "propagate", True)]
+    enter = catching_logs.__enter__
+    loggers = logging.root.manager.loggerDict.values()
+    heard = [logging.root, *(logger for logger in loggers if not getattr(logger, "propagate", True))]
 
     def enter_few(self):
-        logging.root.manager.loggerDict = dict(enumerate(apart))
-        try:
+        if self.level is not None:
             return enter(self)
-        finally:
-            logging.root.manager.loggerDict = everything
+        for logger in heard:
+            logger.addHandler(self.handler)
+        self.attached_loggers.extend(heard)
+        return self.handler
 
     catching_logs.__enter__ = enter_few
 
