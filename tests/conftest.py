@@ -79,28 +79,6 @@ def pytest_collection_finish():
     _remember()
     # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
     logging.getLogger("torch.__trace").addHandler = lambda handler: None
-    _look_for_loggers_once()
-
-
-def _look_for_loggers_once():
-    """In each phase of each test pytest 9 goes twice through all loggers, thousands, for the few that do not propagate."""
-    from _pytest.logging import catching_logs
-
-    if "attached_loggers" not in getattr(catching_logs, "__slots__", ()):  # a private name of pytest
-        return
-    enter = catching_logs.__enter__
-    loggers = logging.root.manager.loggerDict.values()
-    heard = [logging.root, *(logger for logger in loggers if not getattr(logger, "propagate", True))]
-
-    def enter_few(self):
-        if self.level is not None:
-            return enter(self)
-        for logger in heard:
-            logger.addHandler(self.handler)
-        self.attached_loggers.extend(heard)
-        return self.handler
-
-    catching_logs.__enter__ = enter_few
 
 
 def _remember():

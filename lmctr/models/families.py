@@ -115,9 +115,9 @@ class Family:
         return self.paper.rpartition(" ")[2]
 
     @property
-    def package(self) -> str:
-        """What pip knows the package by that brings it; `"lmctr"` for one that was registered by hand too."""
-        return _PACKAGES.get(self.model_type, "lmctr")
+    def packages(self) -> tuple[str, ...]:
+        """What pip knows the package by that brings it, where that is an installed one beside lmctr."""
+        return _PACKAGES.get(self.model_type, ())
 
     @property
     def processor(self) -> str:
@@ -134,7 +134,7 @@ class Family:
         return f"{module}:{self.stem}{part}"
 
 
-_PACKAGES: dict[str, str] = {}
+_PACKAGES: dict[str, tuple[str, ...]] = {}
 """By the families of other installed packages: the name of theirs."""
 _MLP = {"hidden_units": [400, 400, 400]}
 _CLIMBER = (
@@ -355,7 +355,7 @@ def add_installed() -> None:
     for entry in entry_points(group="lmctr.families"):
         try:
             add_family(family := entry.load())
-            _PACKAGES[family.model_type] = entry.dist.name
+            _PACKAGES[family.model_type] = (entry.dist.name,)
         except Exception as error:  # another package's fault must not end this one
             warnings.warn(f"the model family {entry.name!r} ({entry.value}) is left out: {error}", stacklevel=2)
 

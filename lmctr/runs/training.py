@@ -709,7 +709,7 @@ class Training:
             "seed": self.args.seed,
             "num_processes": self.args.world_size,
             **({} if not trainer.holds_whole_model else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
-            "versions": versions(family_of(self.recipe.model["family"]).package),
+            "versions": versions(*family_of(self.recipe.model["family"]).packages),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }

@@ -59,11 +59,9 @@ def machine_line(device: str = "cpu") -> str:
 _version = functools.cache(importlib.metadata.version)  # it reads a file
 
 
-def versions(package: str = "lmctr") -> dict[str, str]:
-    """Installed versions of what decides the numbers, the package of the model's family among them."""
-    packages = dict.fromkeys(
-        ("lmctr", package, "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
-    )
+def versions(*others: str) -> dict[str, str]:
+    """Installed versions of what decides the numbers, `others` of packages beside these."""
+    packages = ("lmctr", *others, "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 

@@ -219,7 +219,7 @@ def test_a_space_that_could_not_be_written_whole_is_not_left(trained, tmp_path, 
 
 def test_a_space(trained, tmp_path, capsys, monkeypatch):
     pytest.importorskip("gradio")
-    monkeypatch.setitem(families._PACKAGES, "ctr_sink", "their-sinks")
+    monkeypatch.setitem(families._PACKAGES, "ctr_sink", ("their-sinks",))
     assert main(["demo", str(trained["text"]), "--space", str(tmp_path / "space")]) == 0
     assert "hf upload USER/NAME" in capsys.readouterr().out
     space = tmp_path / "space"

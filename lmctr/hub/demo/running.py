@@ -130,8 +130,8 @@ def _write_files(folder: RunFolder, target: Path, examples: Examples) -> None:
     write_json(target / "model" / EXAMPLES_FILE, {"requests": examples.requests, "names": examples.names})
     family = family_of(folder.model_type)
     (target / "app.py").write_text(_APP, encoding="utf-8")
-    needs = f"lmctr[demo]>={__version__}\n" + (f"{family.package}\n" if family.package != "lmctr" else "")
-    (target / "requirements.txt").write_text(needs, encoding="utf-8")
+    needs = [f"lmctr[demo]>={__version__}", *family.packages, ""]
+    (target / "requirements.txt").write_text("\n".join(needs), encoding="utf-8")
     head = {"title": f"{family.title} click prediction", "sdk": "gradio", "app_file": "app.py", "tags": "[lmctr, ctr]"}
     lines = ["---", *(f"{key}: {value}" for key, value in head.items()), "---", "", family.says.capitalize() + ".", ""]
     (target / "README.md").write_text("\n".join(lines), encoding="utf-8")
