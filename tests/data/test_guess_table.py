@@ -119,6 +119,7 @@ def test_a_table_of_clicks(tmp_path):
         "price_bin": bins | {"column": "price"},
         "site_id": codes,
         "slot": codes,
+        "slot_number": {"column": "slot", "type": "numeric", "before": "log1p", "transform": "standardize"},
         "browser": codes | {"value_type": "text"},
         "topics": {"type": "multi_value", "separator": "|"},
         "advertiser_id": codes | {"value_type": "text"},
@@ -202,7 +203,8 @@ def test_labels_of_a_table_in_words(tmp_path, words, given, rule):
     ("values", "types"),
     [
         (lambda rng: rng.integers(0, 60, ROWS), ["categorical", "numeric", "numeric"]),  # codes, or counts
-        (lambda rng: rng.integers(0, 15, ROWS), ["categorical"]),  # few
+        (lambda rng: rng.integers(0, 15, ROWS), ["categorical", "numeric"]),  # few: ages, stars, or codes
+        (lambda rng: rng.integers(1, 3, ROWS), ["categorical"]),
         (lambda rng: rng.integers(10**6, 10**9, ROWS // 8).repeat(8), ["categorical", "numeric", "numeric"]),
         (lambda rng: rng.integers(0, 10**6, ROWS), ["numeric", "numeric"]),  # hardly met again
         (lambda rng: rng.normal(size=ROWS), ["numeric", "numeric"]),

@@ -376,6 +376,9 @@ class _TableGuesser(Guesser):
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
             fields = [self._category(name, values)]
+            if pa.types.is_integer(kind) and distinct > 2 and not self._is_called_thing(name, values):
+                why = f"{distinct:,} whole numbers, read as codes too"  # trees know no order of codes
+                fields += self._numbers(name, values, "_number")[:1]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
             elif (dates := self._dates(name)) and self._time_of(name) is None:
