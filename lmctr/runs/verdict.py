@@ -12,6 +12,7 @@ from lmctr.evaluation.impression_baselines import BOUND
 from lmctr.evaluation.significance import PairedTest, delong_test
 
 _LEVEL = 0.0005  # what three decimals cannot tell from nothing
+_RARE = 0.995  # AUC that columns known before seldom reach
 
 
 def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", key: str = "auc") -> str | None:
@@ -71,6 +72,8 @@ def verdict(
         other += (
             f"; the constant click rate of test has a log loss that is no higher than the model's (NE {entropy:.4f})"
         )
+    if key == "auc" and test[key] >= _RARE > (result.get("best_auc") or 0.0):
+        other += "; so high an AUC is rare: look for columns that are filled after the label (lmctr analyze importance), and for copies of rows"
     if gap > -_LEVEL:
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:

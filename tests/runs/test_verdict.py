@@ -70,6 +70,14 @@ def test_a_difference_that_three_decimals_do_not_show_is_none(model):
     assert "on test" not in verdict(result(0.81, counting=0.8003, gradient_boosting=0.8), {})
 
 
+def test_an_auc_that_is_rarely_true_is_told():
+    told = "; so high an AUC is rare: look for columns that are filled after the label"
+    assert told in verdict(result(0.9996, counting=0.9), {})
+    assert told in verdict(result(0.9996, counting=0.9999), {}).partition(": try")[0]
+    assert told not in verdict(result(0.99, counting=0.9), {})
+    assert told not in verdict(result(0.9996, counting=0.9) | {"best_auc": 0.9999}, {})  # data whose best is known
+
+
 def test_impressions_are_judged_by_what_they_earn():
     found = {
         "split metrics": {"test": {"revenue_ratio": 0.7073}},
