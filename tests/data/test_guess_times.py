@@ -210,3 +210,13 @@ def test_a_part_of_one_class_is_said_at_once(tmp_path, capsys, monkeypatch):
         said = capsys.readouterr()
         assert code == (0 if verb == "init" else 2)
         assert "the validation part (40 samples) has only the label 0; AUC needs positives" in said.out + said.err
+
+
+def test_times_of_items_are_called_so(tmp_path):
+    days = [f"2023-{1 + row % 12:02d}-{1 + row % 28:02d}" for row in range(len({*table()["item_id"]}))]
+    items = {"item_id": sorted({*table()["item_id"]}), "published_at": days}
+    write(tmp_path / "i.csv", items)
+    guess = guess_log(write(tmp_path / "e.csv", table()), sample_file(tmp_path / "i.csv"))
+    assert {one.column: one.why for one in guess.guesses}[
+        "published_at"
+    ] == "times: no field, only prompts may read them"
