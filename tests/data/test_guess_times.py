@@ -12,7 +12,7 @@ from guess_logs import ROWS, clicks, guessed, table, write
 from lmctr.cli.main import main
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import NoLogError, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
 from lmctr.data.tables.load import table_source
 
 
