@@ -18,7 +18,7 @@ such that honest data stay below them: a check that cannot tell says nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,7 @@ _COPY = 256  # values, up to which a category may be a noisy copy of the label; 
 _CASES = 32  # values, above which each may be a case of its own
 _OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
 _OF_RARER = 0.5  # of the held-out rows of the rarer label, above which copies are repeats all the same: rows repeated to balance labels
+_OF_CHANCE = 3.0  # how many times as many copies as chance would make there must be
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
 _LOOKED_AT = 20_000  # rows
@@ -269,11 +270,18 @@ def row_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray) -> list[Finding]:
+def duplicate_rows(
+    hashes: np.ndarray,
+    labels: np.ndarray,
+    train: np.ndarray,
+    held: np.ndarray,
+    chance: Callable[[], float] = float,
+) -> list[Finding]:
     """Held-out rows that stand in training too, where rows are otherwise distinct and the copies have the label of the first.
 
     Args:
         hashes: (N,) of everything in a row but its label. labels: (N,). train, held: rows of training and of the other parts.
+        chance: gives how likely two rows are alike where columns have nothing to do with each other: few columns of few values meet so.
     """
     if len(train) < _FEWEST or len(held) < 50:
         return []
@@ -292,6 +300,8 @@ def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, he
     agree = float(np.mean(labels[train[first[place[twin]]]] == labels[held[twin]]))
     by_chance = rate**2 + (1 - rate) ** 2
     if agree < max(0.99, by_chance + 0.5 * (1 - by_chance)):
+        return []
+    if count < _OF_CHANCE * len(held) * -np.expm1(-len(train) * chance()):
         return []
     return [
         Finding(

@@ -5,12 +5,14 @@ CSV and TSV (plain or .gz), Parquet and JSON lines are read by pyarrow, column b
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import csv
 import io
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,6 +61,9 @@ ONE_SIGN = "\x1f"
 """Stands for a delimiter of several signs, such as `::`, which pyarrow cannot take."""
 ID = pa.dictionary(pa.int32(), pa.string())
 """Type to ask for an id column of a text file: each distinct id is kept once."""
+
+# A thread of pyarrow may still let go of Python's bytes, and one that asks for Python's lock once the interpreter ends aborts it.
+atexit.register(time.sleep, 0.02)
 
 
 class _Stream(io.RawIOBase):

@@ -235,3 +235,44 @@ def test_customers_who_come_again_are_users_beside_ids_of_their_orders(tmp_path)
     guess, log = guessed(tmp_path / "e.csv", columns)
     assert guess.schema["columns"]["user"] == "customer_unique_id"
     assert log.num_users == 40
+
+
+def test_what_is_counted_of_ads_is_no_user(tmp_path):
+    own = table(user_id=None, item_id=None, click=None)
+    columns = {"ad_id": [*range(ROWS)], "Clicks": [row * 7 % 50 for row in range(ROWS)], **own}
+    columns["Approved_Conversion"] = [row * 5 % 13 for row in range(ROWS)]
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "e.csv", columns), given={"label": "Approved_Conversion>=6"})
+
+
+def test_users_of_another_file_are_said_to_be_others(tmp_path):
+    people = write(tmp_path / "people.csv", {"user_id": ["x1", "x2"], "age": [30, 40]})
+    with pytest.raises(ValueError, match=r"its 'user_id' \(such as 'x1'\) holds none of the ids .* Leave out --users"):
+        guessed(tmp_path / "e.csv", table(), users=people)
+    few = {
+        "user_id": [35, 36, 37, 900, 901],
+        "age": [20, 21, 22, 23, 24],
+    }  # ages stand among the ids too, and more of them
+    guess, _ = guessed(tmp_path / "f.csv", table(), users=write(tmp_path / "few.csv", few))
+    assert guess.schema["users"] == {
+        "path": str(tmp_path / "few.csv"),
+        "columns": {"age": {"column": "age", "type": "integer"}},
+    }
+    fields = guess_table(write(tmp_path / "g.csv", table()), users=write(tmp_path / "few.csv", few)).schema
+    assert fields["joined"] == [{"path": str(tmp_path / "few.csv"), "by": "user_id", "columns": ["age"]}]
+
+
+def test_grades_that_are_given_with_the_label_are_left_out_and_means_before_it_are_not(tmp_path):
+    own, noise = table(click=None), np.random.default_rng(0)
+    rating = noise.integers(0, 11, ROWS) / 2
+    columns = own | {
+        "review_overall": rating,
+        "review_taste": (rating + noise.integers(1, 4, ROWS) / 2).round(1),  # other grades than the label's
+        "review_mean": rating + noise.random(ROWS),
+        "review_length": noise.integers(10, 90, ROWS),
+        "item_review": [item / 4 for item in own["item_id"]],
+    }
+    guess, _ = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["label"]["column"] == "review_overall"
+    left = [one.column for one in guess.guesses if one.why.startswith("other grades")]
+    assert left == ["review_taste"]

@@ -614,6 +614,18 @@ def test_rows_repeated_to_balance_labels():
         check_table(added(columns, rarer), split="random", time=None)
 
 
+def test_rows_of_few_values_meet_by_chance():
+    """Ages and salaries of people who are others, and alike decide alike; two files put together have more of them."""
+    rng = np.random.default_rng(0)
+    age, pay = rng.integers(18, 60, 3000), rng.integers(0, 1000, 3000)
+    columns = {"age": age, "pay": pay, "label": (age + pay / 20 > 64).astype(int)}
+    fields = [{"name": name, "type": "categorical"} for name in ("age", "pay")]
+    fields += [{"name": "pay_number", "column": "pay", "type": "numeric"}]
+    check_table(columns, fields, split="random", time=None)
+    with pytest.raises(ValueError, match="rows of validation and test stand in training too"):
+        check_table(added(columns, np.arange(1500)), fields, split="random", time=None)
+
+
 def test_what_is_allowed_says_why():
     columns = table(clicked=table()["label"])
     fields = [*FIELDS, {"name": "clicked", "type": "categorical"}]

@@ -40,6 +40,10 @@ _DONE = {
 }  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
+_TOGETHER = 0.65  # AUC, of the label's upper half, above which numbers that share a word of its name are told with it
+_BEFORE = {
+    "average", "avg", "count", "expected", "last", "mean", "n", "num", "number", "past", "predicted", "prev", "previous", "prior",
+}  # fmt: skip
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*[%$€£¥]?\s*$"
 _DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*[%$€£¥]?\s*$"
@@ -246,6 +250,12 @@ class Guesser:
     def _say_id(self, what: str, sample: FileSample, column: str, key: str, share: float) -> None:
         """Tell which column of a file holds the ids of which column of the events; that most of these have no row there is not sure to be right."""
         if not share:
+            if self.events.distinct.get(key) and sample.distinct.get(key):  # parts of two data sets, say
+                first = [own.values(key)[0].as_py() for own in (self.events, sample)]
+                raise ValueError(
+                    f"{sample.path}: its {key!r} (such as {first[1]!r}) holds none of the ids that {self.events.path} has there (such as {first[0]!r}): "
+                    f"other {what}, or ids written otherwise. Leave out --{what} {sample.path}, or give the file of these {what}"
+                )
             raise ValueError(
                 f"{sample.path}: no column holds the ids of {key!r} of {self.events.path}; columns: {', '.join(sample.table.column_names)}. "
                 f"If another column of the events holds them, state it: --{what.removesuffix('s')} COLUMN"
@@ -281,11 +291,28 @@ class Guesser:
         return pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
 
     def _same_grades(self, label: str) -> list[str]:
-        """Other columns of the very grades of the label that share a word of its name: `food_rating` beside `rating`, told with it."""
+        """Other columns that share a word of the label's name and hold its very grades, or other numbers that go with it and with no user or item:
+        `food_rating` beside `rating`, told with it."""
         words, grades = {*words_of(label)}, {*pc.unique(self.events.values(label)).to_pylist()}
         alike = [name for name in self.left if name != label and words & {*words_of(name)}]
-        alike = [name for name in alike if 2 < self.events.distinct.get(name, 0) <= _GRADES]
-        return [name for name in alike if {*pc.unique(self.events.values(name)).to_pylist()} == grades]
+        alike = [name for name in alike if self.events.distinct.get(name, 0) > 2]
+        few = [name for name in alike if self.events.distinct[name] <= _GRADES]
+        same = [name for name in few if {*pc.unique(self.events.values(name)).to_pylist()} == grades]
+        return [name for name in alike if name in same or self._is_graded_with(label, name)]
+
+    def _is_graded_with(self, label: str, name: str) -> bool:
+        """Whether numbers rise with the label, differ within each user and item, and are no mean or count by their name."""
+        table = self.events.table
+        if not is_number(table[name].type) or not _BEFORE.isdisjoint(words_of(name)):
+            return False
+        own, other = (values.to_numpy() for values in table.select([label, name]).drop_null().columns)
+        if not rank_auc(other, own > np.median(own)) > _TOGETHER:  # NaN too
+            return False
+        held = self.events.distinct
+        keys = [key for role in ("user", "item") for key in self.events.named_ids(role) if key not in (label, name)]
+        keys = [key for key in keys if 1 < held.get(key, 0) < 0.9 * table.num_rows]
+        pairs = [table.group_by([key, name]).aggregate([]).num_rows for key in keys]
+        return bool(keys) and all(count > 1.2 * held[key] for key, count in zip(keys, pairs))
 
     def _yes(self, name: str) -> list[Any] | None:
         """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""

@@ -55,7 +55,10 @@ _OTHER_ACTIONS = {
 _FEWEST_TITLES, _ONE_EACH = 20, 0.9
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
-_OF_OTHERS = {"age", "city", "country", "gender", "region", "sex", "state", "zip"}  # what tells of users and items  # fmt: skip
+# what tells of users and items, and what is counted of them
+_OF_OTHERS = {
+    "age", "city", "clicks", "conversions", "country", "gender", "impressions", "interest", "region", "sex", "spent", "state", "views", "zip",
+}  # fmt: skip
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
 _IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps of both
@@ -234,6 +237,7 @@ class _LogGuesser(Guesser):
                 best = max(found, key=lambda name: (name in keys, found[name]))
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
+        other = {*other, *self.events.named("label")}
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
         repeated = [name for name in repeated if not self._amounts(self.events.values(name), name.lower())]
@@ -504,7 +508,7 @@ class _LogGuesser(Guesser):
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""
         shares = self._shares(sample, key, sample.table.column_names)
-        column = max(shares, key=lambda name: (shares[name], name == key), default=None)
+        column = max(shares, key=lambda name: (sample.is_key(name, key), shares[name], name == key), default=None)
         self._say_id(what, sample, column, key, shares.get(column, 0.0))
         names = [name for name in sample.table.column_names if name != column]
         described = self._described(what.removesuffix("s"), sample, names)

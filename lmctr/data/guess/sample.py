@@ -107,6 +107,10 @@ class FileSample:
             self._codes[name] = pc.dictionary_encode(self.table[name].combine_chunks()).indices
         return self._codes[name]
 
+    def is_key(self, name: str, key: str) -> bool:
+        """Whether a column tells rows apart and has the very name of the events' ids: small numbers such as ages stand among ids by chance."""
+        return name == key != "id" and self.distinct[name] == self.table.num_rows
+
     @cached_property
     def _called(self) -> dict[str, list[str]]:
         plain = {name: _plain(name) for name in self.table.column_names}

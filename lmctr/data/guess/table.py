@@ -198,7 +198,11 @@ class _TableGuesser(Guesser):
         for group in [[self.given[role]]] if role in self.given else groups:
             for key in group:
                 shares = self._shares(sample, key, sample.table.column_names) if key in columns else {}
-                own = max(shares, key=lambda name: (shares[name], sample.distinct[name], name == key), default=None)
+                by = {
+                    name: (sample.is_key(name, key), shares[name], sample.distinct[name], name == key)
+                    for name in shares
+                }
+                own = max(by, key=by.get, default=None)
                 weight = self.events.distinct.get(found[0], 0) * found[2]
                 if own is not None and shares[own] * self.events.distinct[key] > weight:
                     found = key, own, shares[own]

@@ -91,8 +91,21 @@ def _label_findings(
         categories = {name: values for name, values in codes.items() if name not in bins | told}
         findings += encodings(numbers, categories, labels, train, held)
         arrays = [getattr(store, name) for name in (*INPUTS, "groups", "times") if getattr(store, name) is not None]
-        findings += duplicate_rows(row_hashes(arrays), labels, train, held)
+        findings += duplicate_rows(row_hashes(arrays), labels, train, held, lambda: _alike(store, train))
     return findings
+
+
+def _alike(store: TabularStore, train: np.ndarray) -> float:
+    """How likely two rows are alike, were the columns that fields are made of independent: the product of their shares of equal pairs."""
+    column_of = {field.name: field.source_column for field in store.processor.ordered_fields()}
+    shares: dict[str, float] = {}
+    others = {name: getattr(store, name) for name in (*INPUTS[2:], "groups", "times")}
+    others = {name: row_hashes([values]) for name, values in others.items() if values is not None}
+    for name, values in [own for kind in (*_columns(store), others) for own in kind.items()]:
+        counts = np.unique(values[train], return_counts=True)[1] / len(train)
+        column = column_of.get(name, name)
+        shares[column] = min(shares.get(column, 1.0), float(counts @ counts))
+    return float(np.prod([*shares.values()]))
 
 
 def _columns(store: TabularStore) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
