@@ -539,11 +539,14 @@ def _of_data(run: RunFolder) -> str:
     return "" if name is None else f" (its data: {name})"
 
 
-# The product of these and the processes must stay, which the checkpoint tells.
+# What depends on the machine. The product of batch size, accumulation and processes must stay, which the checkpoint tells.
 _BY_LAUNCH = (
     "training.per_device_train_batch_size",
     "training.per_device_eval_batch_size",
     "training.gradient_accumulation_steps",
+    "training.dataloader_num_workers",
+    "training.dataloader_prefetch_factor",
+    "training.dataloader_persistent_workers",
 )
 
 
