@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,11 +169,19 @@ def test_a_registered_family_trains_and_predicts(field_sum_run, tmp_path):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
-def test_a_run_of_a_family_that_is_not_there_says_what_to_do(monkeypatch, field_sum_run):
+def test_a_run_of_a_family_that_is_not_there_says_what_to_do(monkeypatch, field_sum_run, tmp_path, capsys):
     """Whoever gets a model of another package's family is told that the package is missing, not that it is no CTR model at all."""
     monkeypatch.setattr(table, "_FAMILIES", [row for row in families() if row != FIELD_SUM])
-    with pytest.raises(ValueError, match=r"'field_sum'.* A family of another package .* installed, .*register_family"):
-        lmctr.runs.load(field_sum_run.path)
+    run, told = (
+        str(field_sum_run.path),
+        r"(?s)'field_sum'.* A family of another package .* installed, .*register_family",
+    )
+    with pytest.raises(ValueError, match=told):
+        lmctr.runs.load(run)
+    page, recipe = str(tmp_path / "page.html"), str(field_sum_run.path / "recipe.yaml")
+    for words in (["evaluate", run], ["report", run, "--output", page, "--no-plots"], ["train", recipe]):
+        assert main(words) == 2
+        assert re.search(told, capsys.readouterr().err), words
 
 
 def test_a_registered_family_gets_a_card(field_sum_run):

@@ -481,7 +481,7 @@ def read_delimited(
             with source() as stream:
                 head = stream.read(1 << 20).lstrip(b"\r\n")
             written, rows = _header(first_line(head), parse, path), first_rows(head[:HEAD], delimiter, quoted)[1:]
-            if (plain := names_of_rows(_plain(written), rows)) != written:
+            if (plain := names_of_rows(_plain(written), rows, str(path))) != written:
                 read.column_names, read.skip_rows = plain, 1
             check_columns(plain, wanted, str(path))
         convert = pacsv.ConvertOptions(

@@ -354,7 +354,7 @@ def check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
             f"{run.path} and {other.path} count other metrics: {told}; evaluate both with the same data.metrics"
         )
     mine, theirs = run.columns, other.columns
-    if not np.array_equal(mine["event"], theirs["event"]):
+    if not np.array_equal(mine["event"], theirs["event"]) and not _told_by_users_items_times(run, other):
         only_mine = np.setdiff1d(mine["event"], theirs["event"])
         only_theirs = np.setdiff1d(theirs["event"], mine["event"])
         raise ValueError(
@@ -377,6 +377,18 @@ def check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
     pairs = len(np.unique(np.stack([run.users, other.users]), axis=1).T)
     if not pairs == run.users.max() + 1 == other.users.max() + 1:
         raise ValueError(f"{differ}: they part the same events into other users")
+
+
+def _told_by_users_items_times(run: RunPredictions, other: RunPredictions) -> bool:
+    """Whether samples of other event numbers are the same in the same order: a log that holds further events, such as tags, numbers them
+    otherwise. Told where user, item and time of a sample are those of no other one."""
+    mine, theirs = run.columns, other.columns
+    if not all({"user", "item", "time"} <= own.keys() for own in (mine, theirs)):
+        return False
+    if not all(np.array_equal(mine[name], theirs[name]) for name in ("item", "time")):
+        return False
+    keys = [run.users, *(np.unique(mine[name], return_inverse=True)[1].reshape(-1) for name in ("item", "time"))]
+    return len(np.unique(np.stack(keys), axis=1).T) == len(mine["event"])
 
 
 def _listed(seeds: Sequence[Any]) -> str:

@@ -304,6 +304,9 @@ _FAMILIES = [
 ]
 
 
+ELSEWHERE = "A family of another package is there once that package is installed, or its row was given to lmctr.register_family"
+
+
 def families(input: str | None = None) -> tuple[Family, ...]:
     """All families, or those of one kind of input, in the order in which messages list them."""
     return tuple(family for family in _FAMILIES if input in (None, family.input))
@@ -324,7 +327,8 @@ def family_of(model_type: str) -> Family:
     known = {family.model_type: family for family in _FAMILIES}
     if model_type not in known:
         hint = did_you_mean(str(model_type), known, "did you mean")
-        raise ValueError(f"no model family {model_type!r};{hint} families: {', '.join(known)}")
+        names = ", ".join(known)
+        raise ValueError(f"no model family {model_type!r};{hint} families: {names}{'' if hint else f'. {ELSEWHERE}'}")
     return known[model_type]
 
 

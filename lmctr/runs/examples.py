@@ -150,7 +150,7 @@ def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
     if field.cross is not None:  # reads those of its parts
         return {}
     if field.extract is not None:
-        return {field.source_column: _a_time(field.time_format)}
+        return {own.source_column: _a_time(own.time_format) for own in (field, field.last) if own is not None}
     if field.type == "numeric":
         return {field.source_column: 1.0}
     vocabulary = processor.state.vocabularies.get(field.share_with or field.name)

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr import __version__
-from lmctr.models.families import ITEM_STATISTICS, families, family_of, side_files
+from lmctr.models.families import ELSEWHERE, ITEM_STATISTICS, families, family_of, side_files
 from lmctr.runs.find import GROUPS, RECIPE
 from lmctr.runs.recipe import compare_recipes, with_epochs
 from lmctr.runs.trust import check_links
@@ -418,9 +418,8 @@ def check_model_type(model_type: str, where: str) -> None:
     known = [family.model_type for family in families()]
     if model_type not in known:
         raise ValueError(
-            f"{where}: model_type is {model_type!r}, which is no CTR model of lmctr {__version__}; its models are {', '.join(known)}. A family "
-            "of another package is there once that package is installed, or its row was given to lmctr.register_family; a language model becomes one by "
-            "training: it is the `model.backbone` of a recipe (ctr_sink)"
+            f"{where}: model_type is {model_type!r}, which is no CTR model of lmctr {__version__}; its models are {', '.join(known)}. "
+            f"{ELSEWHERE}; a language model becomes one by training: it is the `model.backbone` of a recipe (ctr_sink)"
         )
 
 
@@ -539,11 +538,14 @@ def _of_data(run: RunFolder) -> str:
     return "" if name is None else f" (its data: {name})"
 
 
-# The product of these and the processes must stay, which the checkpoint tells.
+# What depends on the machine. The product of batch size, accumulation and processes must stay, which the checkpoint tells.
 _BY_LAUNCH = (
     "training.per_device_train_batch_size",
     "training.per_device_eval_batch_size",
     "training.gradient_accumulation_steps",
+    "training.dataloader_num_workers",
+    "training.dataloader_prefetch_factor",
+    "training.dataloader_persistent_workers",
 )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lmctr.models.common.configuration import NeverAccepted, own_keys
-from lmctr.models.families import DEFAULT_FAMILY, families
+from lmctr.models.families import DEFAULT_FAMILY, ELSEWHERE, families
 from lmctr.runs.find import GROUPS, RecipeError, find_recipe
 from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
@@ -177,8 +177,9 @@ def load_recipe(
     family = groups["model"].get("family", DEFAULT_FAMILY)
     known = [row.model_type for row in families()]
     if family not in known:
+        hint = did_you_mean(str(family), known) or f" {ELSEWHERE}."
         raise RecipeError(
-            f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}.{did_you_mean(str(family), known)}"
+            f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}.{hint}"
         )
     kind = input_class(family)
     every = f"lmctr train --list-keys {family}"

@@ -53,7 +53,7 @@ from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import expanded, for_arrow, json_text, read_json, write_json, write_text
 from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
-from lmctr.utils.measure import machine_line, versions
+from lmctr.utils.measure import commit_here, machine_line, versions
 from lmctr.utils.progress import say, showing
 from lmctr.utils.ragged import blocks
 from lmctr.utils.random_state import kept_random_state, kept_settings
@@ -203,7 +203,7 @@ class Training:
     ):
         self.quiet = quiet
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
-        self.command, self.was_started = command, False
+        self.command, self.was_started, self.commit = command, False, commit_here()
         self.view: InputKind = input_of(recipe)
         self._loaded = False
         self.values = {
@@ -712,6 +712,7 @@ class Training:
             "versions": versions(*family_of(self.recipe.model["family"]).packages),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
+            "commit": self.commit,
         }
         wants_trees = not self.args.boosting_share and plain_model(trainer.model).trees_beside() is not None
         result["verdict"] = verdict(result, self.recipe.data, view.log is not None, wants_trees, self._test_against)

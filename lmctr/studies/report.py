@@ -434,6 +434,8 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
         lines += [f"# {run.name}", _said(run.metrics.get("command"))]
         lines.append(f"# machine: {run.metrics.get('machine', 'not known')}")
         lines += [f"# {name} {value}" for name, value in (run.metrics.get("versions") or {}).items()]
+        if commit := run.metrics.get("commit"):
+            lines.append(f"# commit {commit['id']}{', with changes' * commit['is_changed']}")
     section.texts.append(
         ("commands, machine and versions", "\n".join([*lines, "# this page", _said(command)]).strip())
     )

@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -63,6 +64,21 @@ def versions(*others: str) -> dict[str, str]:
     """Installed versions of what decides the numbers, `others` of packages beside these."""
     packages = ("lmctr", *others, "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+def commit_here() -> dict[str, Any] | None:
+    """The commit of the git repository that the working folder is in, and whether files that it tracks differ from it; None without one."""
+
+    def git(*words: str) -> str:
+        # no lock that somebody waits for, nothing that a repository's own settings would start
+        command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules")
+        return {"id": git("rev-parse", "HEAD"), "is_changed": bool(changed)}
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 def peak_memory() -> int | None:

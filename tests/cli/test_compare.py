@@ -196,7 +196,9 @@ def test_other_samples_are_an_error(groups, tmp_path, capsys):
     events[7] = 22
     flipped = LABELS.astype(np.int8).copy()
     flipped[4] = 1 - flipped[4]
-    other = write_run(tmp_path / "other", 3, 1.0, event=events)
+    other = write_run(
+        tmp_path / "other", 3, 1.0, event=events, time=np.where(events == 22, 5000, np.arange(SAMPLES) + 1000)
+    )
     message = error_of(capsys, "evaluate", *first, other)
     assert "were not scored on the same samples: 1 of 300 events are only in the first" in message
     assert "data.max_eval_samples" in message

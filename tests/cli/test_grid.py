@@ -2,9 +2,12 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -552,6 +555,22 @@ def test_ctrl_c_while_the_server_of_runs_imports_is_the_grids_alone(line, said, 
     done = warm.run("-c", IMPORTING.format(line), folder=tmp_path, own_group=True)
     assert set(done.out.splitlines()) == {"imported", said}
     assert "__import__(modname)" not in done.err
+
+
+@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="needs a server that forks")
+def test_runs_find_the_libraries_of_their_baselines_imported():
+    """Each would import them anew. In a process of its own, whose server is the grid's."""
+    wanted = [
+        "sklearn.ensemble",
+        "sklearn.linear_model",
+        "scipy.stats",
+        "lmctr.runs.inputs.text",
+        "lmctr.evaluation.baselines",
+    ]
+    asked = f"[name for name in {wanted} if name not in __import__('sys').modules]"
+    script = f'from lmctr.studies.grids.run import in_child; in_child(eval, ("print({asked}) or 0",))'
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_a_disk_that_is_full_leaves_no_empty_word_of_a_failure(tmp_path, monkeypatch):

@@ -46,6 +46,7 @@ def test_run_folder(tiny_run):
     assert metrics["steps"] == 30
     assert metrics["versions"]["torch"]
     assert metrics["command"].startswith("lmctr train ")
+    assert "commit" in metrics
     assert [round(entry["epoch"], 3) for entry in metrics["evaluations"]] == [1, 2, 3]
     data = read(tiny_run, "data.json")
     assert data["counts"] == {

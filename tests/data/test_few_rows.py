@@ -23,6 +23,8 @@ FIELDS = [
     {"name": "pair", "type": "categorical", "cross": ["text", "integer"], "missing": "own_id"},
     {"name": "hashed_pair", "type": "categorical", "cross": ["hour", "integer"], "hash_buckets": 50},
     {"name": "raw", "type": "numeric", "column": "x"},
+    {"name": "days", "type": "numeric", "column": "iso", "extract": "days", "fill_value": 0},
+    {"name": "age", "type": "numeric", "column": "day", "extract": "days", "time_format": "%Y-%m-%d", "until": "ts"},
     {"name": "log", "type": "numeric", "column": "x", "transform": "log1p", "fill_value": 3.0},
     {"name": "scaled", "type": "numeric", "column": "x", "before": "log1p", "transform": "standardize"},
     {"name": "filled", "type": "numeric", "column": "y", "transform": "standardize", "fill_value": -1.0},
@@ -50,7 +52,7 @@ STRANGE = st.sampled_from(
     [datetime.date(2024, 1, 6), datetime.datetime(2024, 1, 6, 5), decimal.Decimal("7"), b"a", (1,), {"a": 1}, ["a"], float("inf")]
 )  # fmt: skip
 MIXED = st.one_of(st.none(), INTEGERS, FLOATS, TEXTS, st.booleans(), NUMPY, STRANGE)
-COLUMNS = ("text", "number", "ts", "day", "x", "y", "z", "list", "words")
+COLUMNS = ("text", "number", "ts", "day", "x", "y", "z", "list", "words", "iso")
 
 
 @st.composite
@@ -71,6 +73,9 @@ def tables(draw):
         "number": st.one_of(st.none(), INTEGERS),
         "ts": st.one_of(st.none(), st.integers(0, 2_000_000_000)),
         "day": st.sampled_from([None, "", "2024-01-06", "2024-01-08"]),
+        "iso": st.sampled_from(
+            [None, "", "2024-01-06", "2024-01-08T10:00:00", "2024-01-08T10:00:00+02:00", "1700000000"]
+        ),
         "x": st.one_of(st.none(), FLOATS, st.integers(-5, 2**60)),
         "y": st.one_of(st.none(), st.floats(0, 1)),
         "z": st.one_of(st.none(), FLOATS),
@@ -98,6 +103,7 @@ def processor():
             "number": int(rng.integers(0, 10)),
             "ts": int(rng.integers(0, 2_000_000_000)),
             "day": f"2024-01-{row % 28 + 1:02d}",
+            "iso": f"2024-01-{row % 28 + 1:02d}T10:00:00",
             "x": float(rng.normal()),
             "y": float(rng.uniform()),
             "z": float(rng.normal()),
@@ -157,7 +163,16 @@ def test_candidates_with_shared_columns_are_those_of_their_table(processor, rows
 
 
 def plain(size, first=0):
-    names = {"text": "a", "ts": 0, "day": None, "y": 0.5, "z": 2, "list": [1, None, 7], "words": "a b"}
+    names = {
+        "text": "a",
+        "ts": 0,
+        "day": None,
+        "y": 0.5,
+        "z": 2,
+        "iso": "2024-01-06",
+        "list": [1, None, 7],
+        "words": "a b",
+    }
     return [names | {"number": first + place, "x": place / 7} for place in range(size)]
 
 

@@ -12,7 +12,7 @@ from guess_logs import ROWS, clicks, guessed, table, write
 from lmctr.cli.main import main
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import NoLogError, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
 from lmctr.data.tables.load import table_source
 
 
@@ -96,14 +96,14 @@ def test_days_as_whole_numbers_are_times(tmp_path):
 def test_a_time_that_some_rows_lack_parts_no_table(tmp_path):
     times = [f"2024-01-{1 + row * 28 // ROWS:02d}T10:00:{row % 60:02d}" for row in range(ROWS)]
     some = [None if row % 100 == 7 else at for row, at in enumerate(times)]
-    for name in ("last_login", "time"):
+    for name in ("login", "time"):
         file = tmp_path / f"{name}.csv"
         assert guess_table(write(file, clicks(**{name: times}))).schema["time"] == name
         guess = guess_table(write(file, clicks(**{name: some})))
         assert len(list(table_source(file, **guess.options()).rows(part="train"))) == 1  # it is not refused
         assert "time" not in guess.schema
         said = "\n".join(guess.lines())
-        assert "a time, by which the rows are not parted" in said
+        assert "a time, by which the rows are not parted: read as days since 1970" in said
         assert ("4 of 400 rows have none; the rows are parted at random" in said) == (name == "time")
         with pytest.raises(ValueError, match=f"--time {name}: 4 of 400 rows have none; fill them"):
             guess_table(sample_file(file), given={"time": name})
@@ -210,3 +210,13 @@ def test_a_part_of_one_class_is_said_at_once(tmp_path, capsys, monkeypatch):
         said = capsys.readouterr()
         assert code == (0 if verb == "init" else 2)
         assert "the validation part (40 samples) has only the label 0; AUC needs positives" in said.out + said.err
+
+
+def test_times_of_items_are_called_so(tmp_path):
+    days = [f"2023-{1 + row % 12:02d}-{1 + row % 28:02d}" for row in range(len({*table()["item_id"]}))]
+    items = {"item_id": sorted({*table()["item_id"]}), "published_at": days}
+    write(tmp_path / "i.csv", items)
+    guess = guess_log(write(tmp_path / "e.csv", table()), sample_file(tmp_path / "i.csv"))
+    assert {one.column: one.why for one in guess.guesses}[
+        "published_at"
+    ] == "times: no field, only prompts may read them"

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import subprocess
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -278,3 +279,24 @@ def test_what_is_said_of_a_name_over_two_lines_is_one_line(tmp_path):
     (line,) = [line for line in guess.lines() if "2 categories" in line]
     assert "a\\nb" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_that_stand_in_quotes_are_told_with_the_command(tmp_path, capsys, end):
+    plain = write(tmp_path / "e.csv", clicks(ts=[1_700_000_000 + 60 * row for row in range(ROWS)]))
+    text = (tmp_path / "e.csv").read_text()
+    lines = [f'"{line.replace(chr(34), chr(34) * 2)}"' for line in text.splitlines()]
+    (tmp_path / "quoted.csv").write_bytes(("\ufeff" + end.join(lines) + end).encode())
+    assert main(["init", str(tmp_path / "quoted.csv"), "--output", str(tmp_path / "own")]) == 2
+    error = capsys.readouterr().err
+    assert "every line stands in quotes, as one text ('" in error
+    command = error.split("take the quotes away: ")[1]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "plain.csv").read_text().lstrip("\ufeff") == text
+    assert plain.path
+    with pytest.raises(ValueError, match="every line stands in quotes"):
+        list(stream_file(tmp_path / "quoted.csv", {}))
+    with pytest.raises(ValueError, match="every line stands in quotes"):
+        read_table(tmp_path / "quoted.csv")
+    (tmp_path / "texts.csv").write_text('"said, or so"\n"yes, I do"\n"no"\n')
+    assert read_table(tmp_path / "texts.csv").column_names[0] == "said, or so"

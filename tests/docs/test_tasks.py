@@ -1,17 +1,20 @@
-"""docs/tasks/export.md, retrieve.md and search.md: the commands and the Python of the pages, with a run of the recipe that they name."""
+"""Pages of docs/tasks: the commands and the Python of the pages, with a run of the recipe that they name."""
 
 import os
 import re
 import shlex
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import warm
 
 import lmctr
 from lmctr.cli.main import main
+from lmctr.models import families as table
 from lmctr.serving import SplitRetrievalModel
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "tasks"
@@ -78,6 +81,36 @@ def test_the_page_of_other_trainers_as_written(tmp_path, monkeypatch):
     exec(code, scope := {})
     assert len(scope["statistics"]) > 10
     assert (tmp_path / "out").is_dir()
+
+
+def test_the_page_of_families_as_written(tmp_path, monkeypatch):
+    """The family of the page trains, is loaded again, and is what its formula says."""
+    page, before = (PAGES / "add_family.md").read_text(), list(table._FAMILIES)
+    family, train = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    (tmp_path / "my_family.py").write_text(family)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(lmctr.runs, "train", partial(_briefly, lmctr.runs.train))
+    try:
+        exec(train, scope := {})
+        model = lmctr.runs.load("runs/mine").model.eval()
+        ids = torch.randint(1, 4, (5, model.config.num_fields - model.config.num_numeric))
+        numbers = torch.rand(5, model.config.num_numeric)
+        with torch.no_grad():
+            fields = model.model.embedding(ids, numbers)
+            pairs = sum(fields[:, i] * fields[:, j] for i in range(fields.shape[1]) for j in range(i))
+            expected = model.head(model.model.hidden(pairs).relu())
+            found = model(input_ids=ids, numeric_values=numbers).logits
+        torch.testing.assert_close(found, expected.reshape(5), atol=1e-5, rtol=1e-4)
+        with pytest.raises(ValueError, match="hidden_size"):
+            scope["my_family"].MineConfig(vocab_sizes=[5], hidden_size=0)
+    finally:
+        table._FAMILIES[:] = before
+
+
+def _briefly(train, recipe, output_dir, overrides):
+    short = {"data.options.num_rows": 2000, "data.baselines": False, "training.epochs": 1, "training.use_cpu": True}
+    return train(recipe, output_dir=output_dir, overrides=overrides | short)
 
 
 def test_the_page_of_retrieval_as_written(tmp_path, monkeypatch):

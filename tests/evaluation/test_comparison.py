@@ -72,6 +72,29 @@ def test_items_times_and_weights_must_agree_where_both_have_them(tmp_path):
         compare_groups([run], [weighted], 100)
 
 
+def test_samples_that_another_log_numbers_otherwise_are_known_by_user_item_and_time(tmp_path):
+    """A log with tags holds more events than one of ratings alone, so that the same ratings have other numbers in it."""
+    known = {"user": USERS, "item": np.arange(SAMPLES) % 7, "time": np.arange(SAMPLES) // 3}
+    run, later = run_folder(tmp_path, "a", **known), np.arange(SAMPLES) + np.arange(SAMPLES) // 10
+    tagged = run_folder(tmp_path, "tagged", **known, event=later)
+    plain = run_folder(tmp_path, "tagged_", **known)
+    plain.columns["logit"] = tagged.columns["logit"]
+    assert compare_groups([run], [tagged], 100) == compare_groups([run], [plain], 100)
+    wrong = [
+        known | {"item": np.roll(known["item"], 1)},  # other samples
+        {"user": USERS, "time": known["time"]},  # nothing tells them
+        {"user": USERS, "item": known["item"], "time": np.zeros(SAMPLES, "int64")},  # some look alike
+    ]
+    for number, columns in enumerate(wrong):
+        same = run_folder(tmp_path, f"same{number}", **columns)
+        other = run_folder(tmp_path, f"other{number}", **columns, event=later)
+        with pytest.raises(ValueError, match="events are only in the first"):
+            compare_groups([run if number == 0 else same], [other], 100)
+    merged = run_folder(tmp_path, "merged", **known | {"user": USERS // 2}, event=later)
+    with pytest.raises(ValueError, match="they part the same events into other users"):
+        compare_groups([run], [merged], 100)
+
+
 def test_a_file_beside_the_runs_of_a_grid_is_told(tmp_path):
     (tmp_path / "seed-0.log").write_text("trained")
     with pytest.raises(FileNotFoundError, match=r"seed-0\.log is a file; of a grid's folder seed-\*/ names the runs"):

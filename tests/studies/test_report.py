@@ -164,12 +164,14 @@ def test_what_a_run_says_is_text(runs, tmp_path):
     shutil.copytree(runs / "fast-0", folder)
     metrics = json.loads((folder / "metrics.json").read_text())
     evil = "<script>alert('x')</script>"
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"verdict": evil, "command": f"lmctr train {evil}"}))
+    told = {"verdict": evil, "command": f"lmctr train {evil}", "commit": {"id": "1a2b3c", "is_changed": True}}
+    (folder / "metrics.json").write_text(json.dumps(metrics | told))
     (folder / "lmctr_manifest.json").unlink()
     page = page_of(folder, "--output", tmp_path / "page.html", "--no-plots")
     assert not [tag for tag, _ in page.tags if tag in ("script", "b", "img")]
     assert page.text.count(evil) == 2
     assert "<b>bold" in page.text
+    assert "# commit 1a2b3c, with changes" in page.text
 
 
 def test_slices_stand_as_they_were_measured(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""The grids of CTR-Sink's trial: what is compared differs in what the contrast says, and in the rates that each arm was given."""
+"""The grids of CTR-Sink's trial and of its paper: what is compared differs in what the contrast says, and in the rates that each arm was given."""
 
 import pytest
 
@@ -49,3 +49,19 @@ def test_contrasts_change_one_thing(name):
     # `sink_bias_layers: null` means the backbone's default layers, `[]` none.
     biased = {point for point, one in recipes.items() if one["model.sink_bias_layers"] is None}
     assert biased == {"bias", "full"} & recipes.keys()
+
+
+@pytest.mark.parametrize("table", ["table1", "table2", "table3", "table4", "table5", "table6", "table8", "feedback"])
+def test_texts_of_the_paper_hold_its_number_of_behaviours(table):
+    """`num_behaviors` is of each group; the paper's K is of both together. Points of one K and encoder read the same behaviours."""
+    grid, prompts = load_grid(f"ctr_sink/tables/{table}"), {}
+    for (point, _), recipe in check_recipes(grid).items():
+        if recipe.model["family"] != "ctr_sink":
+            continue
+        wanted = int(point.rpartition("-k")[2].removesuffix("_full")) if table == "table5" else 50
+        lists = 2 if recipe.data["feedback"] == "groups" else 1
+        assert lists * recipe.data["num_behaviors"] == wanted, point
+        if "movielens-roberta" in point:  # 512 positions: titles, not genres
+            assert recipe.data["prompt"]["behavior_item"] == "{title}", point
+        prompts.setdefault((recipe.data["name"], recipe.model["backbone"]), []).append(recipe.data["prompt"])
+    assert all(one == same[0] for same in prompts.values() for one in same)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from lmctr.utils.rows import MAX_SECONDS
 from lmctr.utils.suggest import first_listed
 
 from .canonical import canonical_words, neutral_words
-from .fields import Field
+from .fields import DAYS, Field
 from .vocabulary import hash_strings
 
 CROSSED = "\x1f"  # between the two values of a cross: the unit separator of ASCII
@@ -203,7 +203,10 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
         )
     if moments.type.tz is not None:  # its parts would be those of its zone, unlike those of the same moment as seconds
         moments = moments.cast(pa.timestamp(moments.type.unit, "UTC"))
-    if field.extract == "weekend":
+    if field.extract == DAYS:
+        seconds = pc.floor_temporal(moments, unit="second").cast(pa.timestamp("s")).cast(pa.int64())
+        part = pc.divide(seconds.cast(pa.float64()), 86_400.0)
+    elif field.extract == "weekend":
         part = pc.greater_equal(pc.day_of_week(moments), 5).cast(pa.int64())
     else:
         part = getattr(pc, {"weekday": "day_of_week"}.get(field.extract, field.extract))(moments)
@@ -217,7 +220,7 @@ def _moments(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
     given = pc.and_(pc.is_valid(texts), pc.not_equal(texts, "")).fill_null(False)
     moments = pc.if_else(seconds, texts, "0").cast(pa.int64()).cast(pa.timestamp("s"))
     found = [
-        None if number or not there else _iso(text.as_py())
+        None if number or not there else iso_seconds(text.as_py())
         for number, there, text in zip(seconds.to_pylist(), given.to_pylist(), texts)
     ]
     moments = pc.if_else(seconds, moments, pa.array(found, pa.timestamp("s")))
@@ -227,7 +230,7 @@ def _moments(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
     return moments
 
 
-def _iso(text: str) -> int | None:
+def iso_seconds(text: str) -> int | None:
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return calendar.timegm(moment.utctimetuple())
@@ -241,6 +244,17 @@ def parse_time(value: str | None, time_format: str) -> int | None:
         with suppress(ValueError):
             return calendar.timegm(datetime.strptime(value, own).utctimetuple()) if value else None
     return None
+
+
+def field_numbers(field: Field, rows: Rows) -> np.ndarray:
+    """(N,) float64 of a numeric field's column, NaN where missing; of times the days, see `extract`."""
+    if field.extract is None:
+        return numbers(rows.column(field.source_column), field.source_column, rows)
+    if field.last is not None:
+        since = replace(field, until=None, until_format=None)
+        return field_numbers(field.last, rows) - field_numbers(since, rows)
+    codes, words = text_codes(rows.column(field.source_column), field, rows)
+    return np.append(words.cast(pa.float64()).to_numpy(zero_copy_only=False), np.nan)[codes]
 
 
 _NAMES = "Declare the field as categorical if it has names."

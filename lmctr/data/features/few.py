@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.tables.arrays import array_of
+from lmctr.utils.rows import MAX_SECONDS
 
 from .canonical import EXACT, SPACE, canonical_text, neutral_text
-from .columns import CROSSED, Rows, parse_time
+from .columns import CROSSED, Rows, iso_seconds, parse_time
 from .fields import OOV_ID, Field
 from .fit import FittedState
 from .transform import MAX_EXAMPLES, TabularArrays, coded_values, word_ids
@@ -57,7 +58,9 @@ class FewRows:
             [field for field in fields if field.kind == kind] for kind in ("id", "value", "list")
         )
         self._longest = max((field.max_length for field in self._lists), default=0)
-        self._names = list(dict.fromkeys(part.source_column for field in fields for part in field.parts or (field,)))
+        self._names = list(
+            dict.fromkeys(name for field in fields for part in field.parts or (field,) for name in part.columns())
+        )
         self._applies = bool(fields) and not any(field.time_column or field.weight_separator for field in fields)
         self._numbers = _Numbers([field for field in fields if field.type == "numeric"], state)
         if words is None:
@@ -226,7 +229,7 @@ class _Numbers:
         """By field (N,) float64 what the model reads, of quantile fields ids."""
         if not self._fields:
             return {}
-        raw = np.array([_numbers(columns[field.source_column]) for field in self._fields], dtype=np.float64)
+        raw = np.array([_numbers(columns, field) for field in self._fields], dtype=np.float64)
         if np.isinf(raw).any():
             raise _NotPlain
         missing = np.isnan(raw)
@@ -250,8 +253,12 @@ class _Numbers:
         return found
 
 
-def _numbers(given: Sequence[Any]) -> Sequence[float | None]:
+def _numbers(columns: Mapping[str, Sequence[Any]], field: Field) -> Sequence[float | None]:
     """The values of a numeric field, None or NaN where missing."""
+    given = columns[field.source_column]
+    if field.extract is not None:
+        since = _days(given, field)
+        return since if field.last is None else _days(columns[field.until], field.last) - since
     if set(map(type, given)) <= {float, int, _NONE}:
         return given
     if len({isinstance(value, str) for value in given if value is not None}) > 1:
@@ -281,15 +288,34 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _part_of_time(value: Any, field: Field) -> str | None:
+def _seconds(value: Any, field: Field) -> int | None:
+    """Unix seconds of a time, None where missing."""
     if value is None or (value == "" and field.time_format is not None):
         return None
     if field.time_format is not None and isinstance(value, str):
         value = parse_time(value, field.time_format)
     elif field.time_format is not None:
         raise _NotPlain
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_SECONDS:
         raise _NotPlain
+    return value
+
+
+def _days(given: Sequence[Any], field: Field) -> np.ndarray:
+    """(N,) float64 days since 1970, NaN where missing."""
+    if field.time_format is None and set(map(type, given)) <= {str, _NONE}:
+        found = [iso_seconds(value) if value and value[4:5] == "-" else None for value in given]
+        if any(value and own is None for value, own in zip(given, found)):
+            raise _NotPlain  # texts of numbers, and no times
+        given = found
+    seconds = [_seconds(value, field) for value in given]
+    return np.array([math.nan if value is None else value for value in seconds], dtype=np.float64) / 86_400
+
+
+def _part_of_time(value: Any, field: Field) -> str | None:
+    value = _seconds(value, field)
+    if value is None:
+        return None
     try:
         moment = datetime.fromtimestamp(value, UTC)
     except (OverflowError, OSError, ValueError) as error:  # a year that the calendar has not

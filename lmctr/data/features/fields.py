@@ -19,15 +19,17 @@ PADDING_ID, OOV_ID, FIRST_ID = 0, 1, 2
 TYPES = ("categorical", "numeric", "sequence", "multi_value")
 TRANSFORMS = ("raw", "log1p", "standardize", "quantile")
 BEFORE = (None, "log1p", "logit")
-EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
+EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")  # of categorical fields
+DAYS = "days"  # of numeric ones
 MISSING = ("oov", "own_id")
 LONGEST = 65_536
 """Most values of a list field."""
 _COMMON = ("name", "type", "column", "embedding_dim")
 _VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with", "value_type", "max_unknown")
+_DAYS = ("extract", "time_format", "until", "until_format")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
-    "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
+    "numeric": (*_COMMON, *_DAYS, "before", "transform", "num_bins", "missing", "fill_value"),
     "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "time_column"),
     "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep"),
 }
@@ -55,8 +57,11 @@ class Field:
         max_unknown: largest share of unknown values that a table to score may have; default: see [`lmctr.data.features.unknown`].
         missing: categorical and quantile fields: "oov" gives missing values the id of unknown values, "own_id" the id 2.
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
-            "year".
-        time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds. The parts are those of UTC.
+            "year"; of numeric fields "days" since 1970, with the part of the day behind the point.
+        time_format: `strptime` format of the column for `extract`; without it the column holds timestamps, ISO times or unix seconds. The parts are those of
+            UTC.
+        until, until_format: numeric fields of `extract` "days": another column of times, and its format; the value is the days up to that one, so that a
+            date of birth and the row's own time make an age.
         cross: two other categorical fields, whose values together are the value: missing where either is. Take a `min_count` above 1, or
             `hash_buckets`, where the pairs are many.
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))
@@ -87,6 +92,8 @@ class Field:
     missing: str = "oov"
     extract: str | None = None
     time_format: str | None = None
+    until: str | None = None
+    until_format: str | None = None
     cross: list[str] | None = None
     before: str | None = None
     transform: str = "raw"
@@ -103,6 +110,15 @@ class Field:
     def source_column(self) -> str:
         """The column that the field reads."""
         return self.column or self.name
+
+    @property
+    def last(self) -> Field | None:
+        """The field of `until`, read as this one is; None without one."""
+        if self.until is None:
+            return None
+        return dataclasses.replace(
+            self, column=self.until, time_format=self.until_format, until=None, until_format=None
+        )
 
     @property
     def kind(self) -> str:
@@ -143,7 +159,7 @@ class Field:
         """Columns that it reads itself; a cross reads those of its fields."""
         if self.cross is not None:
             return []
-        return [self.source_column] + ([self.time_column] if self.time_column else [])
+        return [name for name in (self.source_column, self.until, self.time_column) if name]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Field:
         return self  # frozen: settings are copied each time that a processor is saved
@@ -182,12 +198,13 @@ class Field:
             raise ValueError(
                 f"{where}: max_length={self.max_length!r}; accepted: at most {LONGEST:,}, since every row has so many places."
             )
-        choices = {"missing": MISSING, "before": BEFORE, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
+        choices = {"missing": MISSING, "before": BEFORE, "transform": TRANSFORMS}
+        choices["extract"] = (None, DAYS) if self.type == "numeric" else (None, *EXTRACTS)
         for key, accepted in (choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES)}).items():
             if getattr(self, key) not in accepted:
                 names = ", ".join(repr(value) for value in accepted if value is not None)
                 raise ValueError(f"{where}: {key}={getattr(self, key)!r}; accepted: {names}.")
-        for key in ("column", "share_with", "separator", "weight_separator", "time_column", "time_format"):
+        for key in ("column", "share_with", "separator", "weight_separator", "time_column", *_DAYS[1:]):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a non-empty text.")
@@ -214,11 +231,17 @@ class Field:
             )
             raise ValueError(f"{where}: value_type={self.value_type!r} belongs to {why}.")
         if self.time_format is not None and self.extract is None:
-            raise ValueError(f"{where}: time_format needs extract ({', '.join(EXTRACTS)}).")
-        if self.time_format is not None and "%" not in self.time_format:
-            raise ValueError(
-                f"{where}: time_format={self.time_format!r} is no strptime format such as '%Y-%m-%d %H:%M'."
-            )
+            names = DAYS if self.type == "numeric" else ", ".join(EXTRACTS)
+            raise ValueError(f"{where}: time_format needs extract ({names}).")
+        if self.until is not None and self.extract is None:
+            raise ValueError(f"{where}: until={self.until!r} needs extract: {DAYS}.")
+        if self.until is None and self.until_format is not None:
+            raise ValueError(f"{where}: until_format={self.until_format!r} needs until.")
+        for key in ("time_format", "until_format"):
+            if "%" not in (getattr(self, key) or "%"):
+                raise ValueError(
+                    f"{where}: {key}={getattr(self, key)!r} is no strptime format such as '%Y-%m-%d %H:%M'."
+                )
         if self.fill_value is not None and (
             isinstance(self.fill_value, bool) or not isinstance(self.fill_value, (int, float))
         ):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.data.logs.columns import place
 
 from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
-from .columns import Rows, count_labels, cross_codes, crossed_words, list_entries, numbers, text_codes
+from .columns import Rows, count_labels, cross_codes, crossed_words, field_numbers, list_entries, text_codes
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
@@ -83,7 +83,7 @@ class Fitter:
         for field_ in self.fields:
             array = None if field_.cross or field_.kind == "list" else rows.column(field_.source_column)
             if field_.type == "numeric":
-                values = field_.curved(numbers(array, field_.source_column, rows))
+                values = field_.curved(field_numbers(field_, rows))
                 missing = int(np.isnan(values).sum())
                 if field_.transform == "standardize":
                     too_large = np.abs(values) > _LARGEST

@@ -193,8 +193,9 @@ class TabularFeatureProcessor(FittedExtractor):
         for field in self.fields:
             for column in field.columns():
                 kind = "number" if field.type == "numeric" else "text"
-                if field.extract is not None and field.time_format is None:
-                    kind = "any"
+                if field.extract is not None:
+                    form = field.until_format if column == field.until else field.time_format
+                    kind = "any" if form is None else "text"
                 kinds[column] = kind if kinds.get(column, kind) == kind else "text"
         if self.time is not None and any(field.time_column for field in self.fields):
             kinds.setdefault(self.time, time_kind(self.time_format))

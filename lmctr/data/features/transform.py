@@ -11,6 +11,7 @@ import pyarrow as pa
 from .columns import (
     Rows,
     cross_codes,
+    field_numbers,
     group_codes,
     label_columns_of,
     list_entries,
@@ -139,9 +140,9 @@ class _Counts:
         return TabularArrays(result, self._all, self._parts, self._examples)
 
 
-def _curved(field: Field, array: pa.Array, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _curved(field: Field, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """(N,) float64 of a numeric field's column, the missing ones filled where it says with what, and which were missing."""
-    raw = numbers(array, field.source_column, rows)
+    raw = field_numbers(field, rows)
     missing = np.isnan(raw)
     return field.curved(raw if field.fill_value is None else np.where(missing, field.fill_value, raw)), missing
 
@@ -149,7 +150,7 @@ def _curved(field: Field, array: pa.Array, rows: Rows) -> tuple[np.ndarray, np.n
 def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     missing_id = field.first_id - 1  # OOV_ID, or the id of its own that comes after it
     if field.type == "numeric":
-        raw, missing = _curved(field, rows.column(field.source_column), rows)
+        raw, missing = _curved(field, rows)
         ids = np.searchsorted(state.bounds[field.name], raw, side="right").astype(np.int32) + field.first_id
         if field.fill_value is None:
             ids[missing] = missing_id
@@ -179,8 +180,7 @@ def word_ids(field: Field, state: FittedState, words: pa.Array) -> np.ndarray:
 
 
 def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
-    array = rows.column(field.source_column)
-    raw, missing = _curved(field, array, rows)
+    raw, missing = _curved(field, rows)
     mean, deviation = state.moments.get(field.name, (0.0, 1.0))
     if missing.any() and field.fill_value is None:
         raw = np.where(missing, mean, raw)
@@ -190,7 +190,7 @@ def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np
         raw = (raw - mean) / deviation
     too_large = np.abs(raw) > np.finfo(np.float32).max
     accepted = "Use the transform log1p or quantile."
-    rows.refuse(too_large, array, field.source_column, "do not fit float32", accepted)
+    rows.refuse(too_large, rows.column(field.source_column), field.source_column, "do not fit float32", accepted)
     counts.add(field.name, missing)
     return raw.astype(np.float32)
 

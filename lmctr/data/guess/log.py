@@ -551,6 +551,8 @@ class _LogGuesser(Guesser):
                 and not self._is_called_thing(column, values)
             ):
                 described[name], why, category = {"column": column, "type": "number"}, "numbers", False
+            elif pa.types.is_temporal(values.type):
+                why, category = "times: no field, only prompts may read them", False
             else:
                 category = category and (
                     not pa.types.is_floating(values.type) or self._is_called_thing(column, values)

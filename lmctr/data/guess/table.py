@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
+from lmctr.data.features.columns import Rows, field_numbers
+from lmctr.data.features.fields import DAYS, Field
 from lmctr.data.logs.columns import PER_SECOND
-from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.splits import PARTS
-from lmctr.data.logs.times import seconds_of, unit_of
+from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
@@ -34,6 +36,8 @@ _DENSE = 0.9  # share of the numbers between the least and the largest that name
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _MANY, _ALMOST = 50, 0.9  # different texts, and their share of the rows, above which they name the row
 _BINS = 32
+_AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last", "next", "resolved", "returned", "status", "termination", "updated"}  # fmt: skip
+_LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
 _OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
@@ -130,6 +134,7 @@ class _TableGuesser(Guesser):
     def __init__(self, *of_all: Any):
         super().__init__(*of_all)
         self.file_of: dict[str, str] = {}  # `items` or `users`, of columns that stand in a file of these
+        self.dates: dict[str, tuple[np.ndarray, str | None]] = {}  # days since 1970 of columns read so, and their form
         self.joined: list[dict[str, Any]] = []  # what the schema says of such files
 
     def _say(self, role: str, column: str, *said: Any, **how: Any) -> None:
@@ -338,8 +343,10 @@ class _TableGuesser(Guesser):
         """Whether the rows stand in the order of the column, as those of events do, and those of people not in that of their birth dates."""
         values = self.events.values(name)
         if "format" in keys:
-            spec = TimeSpec.model_validate({"column": name, **keys})
-            values = pa.array(seconds_of(values, spec, str(self.events.path)))
+            days = self._days(name, keys["format"])
+            if days is None:
+                return False
+            values = pa.array(days[~np.isnan(days)])
         rises = pc.mean(pc.less_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
         falls = pc.mean(pc.greater_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
         return max(rises, falls) > _ORDERED
@@ -355,7 +362,7 @@ class _TableGuesser(Guesser):
         elif pa.types.is_nested(kind):
             why, fields = "lists", [{"name": name, "type": "sequence"}]
         elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):
-            left_out = "another time" if self.found.schema.get("time") else "a time, by which the rows are not parted"
+            left_out, why, fields = self._days_of(name)
         elif pa.types.is_integer(kind) and self._counts_rows(values):
             left_out = "counts the rows"
         elif (
@@ -392,6 +399,50 @@ class _TableGuesser(Guesser):
         self._say("field", name, f"{why}{doubt}", sure=not as_both and not doubt)
         return fields
 
+    def _days_of(self, name: str) -> tuple[str | None, str, list[dict[str, Any]]]:
+        """Why a column of times is left out, what is read of it, and the fields: the days from it to the row's own time, or since 1970 where rows have none.
+        What lies after the row's time may be told after its label."""
+        moment, form = self.found.schema.get("time"), self.found.schema.get("time_format")
+        own = (self._time_of(name) or ("", {}))[1].get("format")
+        if not _AFTERWARDS.isdisjoint(words_of(name)):
+            return "a time of what may have come after the label, by its name", "", []
+        days, of_rows = self._days(name, own), None if moment is None else self._days(moment, form)
+        if days is None or (of_rows is None and moment is not None):
+            return "a time, in a form that no field reads", "", []
+        if "%y" in (own or "") and np.nanmax(days) > clock.time() / 86_400:
+            return "times of years of two digits, of which some lie in the future; write four", "", []
+        if moment is not None:
+            later = float(np.mean((of_rows - days)[~np.isnan(days)] < 0))
+            if later > _LATER:
+                return f"a time after {moment} in {later:.1%} of the rows: told after the label, perhaps", "", []
+            return None, f"a time: read as days until {moment}", self._until(name, own, moment, form, of_rows - days)
+        why, fields = (
+            "a time, by which the rows are not parted: read as days since 1970",
+            self._until(name, own, None, None, days),
+        )
+        for other, (since, its_form) in [*self.dates.items()][-2:]:  # such as of a booking and a stay
+            if not np.isnan(days - since).all():
+                why, fields = f"{why} and {other}", fields + self._until(other, its_form, name, own, days - since)
+        self.dates[name] = days, own
+        return None, why, fields
+
+    def _until(
+        self, name: str, form: str | None, until: str | None, until_form: str | None, days: np.ndarray
+    ) -> list[dict[str, Any]]:
+        """The fields of the days between two columns of times, or since 1970."""
+        more = {"column": name, "extract": DAYS, "time_format": form, "until": until, "until_format": until_form}
+        more = {key: value for key, value in more.items() if value is not None}
+        stem = f"{name}_days" if until in (None, self.found.schema.get("time")) else f"{name}_until_{until}"
+        return self._numbers(stem, pa.array(days, from_pandas=True), **more)
+
+    def _days(self, name: str, time_format: str | None) -> np.ndarray | None:
+        """(N,) float64 days since 1970 of a column of times, NaN where missing; None where fields of `extract: days` read it not."""
+        field = {"name": name, "type": "numeric", "extract": DAYS, "time_format": time_format}
+        try:
+            return field_numbers(Field.from_dict(field), Rows(self.events.table))
+        except ValueError:
+            return None
+
     def _counts_rows(self, values: pa.Array) -> bool:
         """Whether whole numbers go up by one from row to row, or did so before the rows were mixed."""
         numbers = np.sort(values.cast(pa.int64()).to_numpy(zero_copy_only=False))
@@ -409,20 +460,15 @@ class _TableGuesser(Guesser):
             name += "_"
         return name
 
-    def _numbers(self, name: str, values: pa.Array, end: str) -> list[dict[str, Any]]:
+    def _numbers(self, name: str, values: pa.Array, end: str = "", **more: str) -> list[dict[str, Any]]:
         """A column of numbers as one number, and by the bin that it falls into: what is no line is learnt by the bins."""
         column = {"column": name} if end else {}
         before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
-        bins = {"column": name, "type": "numeric", "transform": "quantile", "num_bins": _BINS, "missing": "own_id"}
+        bins = {"transform": "quantile", "num_bins": _BINS, "missing": "own_id"}
+        own = self._free(f"{name}{end}") if column or more else name
         return [
-            {
-                "name": self._free(f"{name}{end}") if end else name,
-                **column,
-                "type": "numeric",
-                **before,
-                "transform": "standardize",
-            },
-            {"name": self._free(f"{name}_bin"), **bins},
+            {"name": own, **column, **more, "type": "numeric", **before, "transform": "standardize"},
+            {"name": self._free(f"{name}_bin"), "column": name, **more, "type": "numeric", **bins},
         ]
 
     @staticmethod

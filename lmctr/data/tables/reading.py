@@ -221,7 +221,7 @@ def _stream_csv(
                 block = block.lstrip(b"\r\n")
                 line = first_line(block)
                 names, block = csv_header(line, parse, path), block[len(line) :]
-                names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted))
+                names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted), str(path))
             if not done:
                 check_columns(names, wanted, str(path))
             if not block.strip():  # the header line alone

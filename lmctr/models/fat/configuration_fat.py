@@ -23,7 +23,7 @@ class FATConfig(TabularCTRConfig):
         intermediate_size (`int`, *optional*): width of the feed-forward layer; default 4 d.
         projection (`str`, defaults to `"hypernetwork"`): where W_Q, W_K, W_V come from. `"hypernetwork"`: generated per field
             from shared bases (Sec. 3.4). The ablations of Tab. 2: `"full"`: stored per field; `"shared"`: one for all
-            fields; `"pair"`: one per ordered field pair (Eq. 3, 4).
+            fields (decided: of each kind, where the table's row names W_Q alone); `"pair"`: one per ordered field pair (Eq. 3, 4).
         num_bases (`int`, defaults to 64): M, bases per kind and layer.
         top_k (`int`, defaults to 3): K, bases that make a field's matrix.
         meta_dim (`int`, defaults to 64): k, the size of the meta-embedding phi_f, which all layers share.

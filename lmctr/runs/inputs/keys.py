@@ -137,7 +137,9 @@ class TextDataKeys(LogDataKeys):
     """Data keys of histories and targets as text."""
 
     prompt: str | dict = Field("generic/en", description="Prompt that ships with lmctr, file of one, or its content.")
-    num_behaviors: int = Field(50, ge=1, description="Behaviours of a history at most.")
+    num_behaviors: int = Field(
+        50, ge=1, description="Behaviours of a history at most; of each group, with feedback: groups."
+    )
     order: Literal["recent", "similarity", "time"] = Field(
         "recent",
         description="Which behaviours a text holds and how: the latest, or retrieved ones by similarity or time.",
