@@ -164,7 +164,11 @@ def _write(
         else:
             with _quiet_exporter():
                 graph = torch.onnx.export(
-                    _without_idle_nodes(program), input_names=names, output_names=["logits"], dynamo=True, verbose=False
+                    _without_idle_nodes(program),
+                    input_names=names,
+                    output_names=["logits"],
+                    dynamo=True,
+                    verbose=False,
                 )
             _name_axes(graph, axes)
             for weight in graph.model.graph.initializers.values():  # said again, which stops tools that transpose them
