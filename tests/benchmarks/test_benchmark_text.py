@@ -90,6 +90,7 @@ def test_bad_arguments(words, message, capsys):
 
 
 @pytest.mark.parametrize("verb", ["text", "train", "scoring"])
+@pytest.mark.usefixtures("warm_processes")
 def test_a_catalogue_with_titles_alone_is_read(verb, tmp_path, monkeypatch, capsys):
     """As `lmctr init` describes it: the prompt of films, by which the generated log is read, wants genres."""
     rows = [

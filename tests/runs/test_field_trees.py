@@ -32,7 +32,8 @@ def rows_of(count, seed=0):
     generator = np.random.default_rng(seed)
     numbers = generator.normal(size=(count, 2)).astype(np.float32)
     ids = np.column_stack([generator.integers(0, size, count) for size in FIELDS["vocab_sizes"]])
-    scores = 2.0 * (ids[:, 0] % 3 == 1) + numbers[:, 0] * (ids[:, 1] - 2) + generator.normal(size=count)
+    noise = 3.0 * generator.normal(size=count)  # of less, trees learn for hundreds of rounds
+    scores = 2.0 * (ids[:, 0] % 3 == 1) + numbers[:, 0] * (ids[:, 1] - 2) + noise
     return numbers, ids, (scores[:, None] > [0.0, 1.0]).astype(np.float32)
 
 

@@ -22,7 +22,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 
 LOG = {"num_users": 40, "num_items": 30, "events_per_user": 60, "num_topics": 2}
-TABLE = {"num_rows": 2000, "num_categorical": 4, "num_numeric": 2, "num_pairs": 3, "vocab_size": 300}
+TABLE = {"num_rows": 1000, "num_categorical": 4, "num_numeric": 2, "num_pairs": 3, "vocab_size": 300}
 TRAINING = {
     "epochs": 3,
     "learning_rate": 3e-2,

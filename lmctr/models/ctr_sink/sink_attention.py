@@ -164,7 +164,7 @@ class SinkBiasLayer(nn.Module):
         if sinks.group is not None:
             visible = visible & (sinks.group[:, None, :, None] == sinks.group[:, None, None, :])
         scores = at_least_float32(scores)
-        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        scores = torch.where(visible, scores, torch.finfo(scores.dtype).min)
         bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
         bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
         bias = bias * (sinks.valid[:, :, None] & seen.valid[:, None, :])

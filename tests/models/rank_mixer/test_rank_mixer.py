@@ -218,7 +218,8 @@ def test_the_strength_steers_the_share_of_active_experts():
 @pytest.mark.parametrize(("fused", "compiled"), [(False, False), (True, False), (False, True)])
 def test_the_strength_moves_once_in_a_step_of_several_batches(fused, compiled):
     torch.manual_seed(0)
-    model = RankMixerForCTR(RankMixerConfig(**FIELDS | TINY | {"num_experts": 2, "active_expert_ratio": 0.1})).train()
+    values = TINY | {"num_experts": 2, "active_expert_ratio": 0.1, "num_hidden_layers": 1 if compiled else 2}
+    model = RankMixerForCTR(RankMixerConfig(**FIELDS | values)).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused)
     batch, strength = make_batch(model.config), model.model.router_penalty.strength
     found, gates, penalties = [], [], []
