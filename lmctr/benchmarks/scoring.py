@@ -29,6 +29,7 @@ from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.precision import in_precision
+from lmctr.utils.ragged import blocks
 
 _TOLERANCE = 1e-4
 _DIFFERENT = 5e-2  # in lower precision
@@ -62,8 +63,7 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
     def rows(size: int, chosen: list[dict[str, str]] = candidates) -> torch.Tensor:
         parts = []
         with torch.inference_mode():
-            for begin in range(0, len(chosen), size):
-                some = chosen[begin : begin + size]
+            for some in (chosen[part] for part in blocks(len(chosen), size)):
                 batch = processor(histories=[history] * len(some), targets=some, times=[time] * len(some))
                 parts.append(model(**batch.to(options.device)).logits.float().cpu())
         return torch.cat(parts)

@@ -30,6 +30,7 @@ from lmctr.data.batches.text import TextView
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.training.sampler import GlobalBatchSampler
 from lmctr.utils.measure import peak_memory
+from lmctr.utils.ragged import blocks
 
 _GROUP = 50  # batches that the trainer sorts by length together
 
@@ -135,8 +136,7 @@ class _Training:
 
     def cut(self, rows: np.ndarray) -> list[np.ndarray]:
         """A batch as micro-batches."""
-        size = self.options.micro_batch_size
-        return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+        return [rows[some] for some in blocks(len(rows), self.options.micro_batch_size)]
 
     def measure(self, batches: int) -> None:
         """Add to `spent` the seconds of `forward` (evaluation mode, no gradients), `forward_backward` and `step` over batches."""

@@ -72,8 +72,7 @@ class Clicks:
         of_item = clicked.T.tocsr()
         mine = counts.sign()
         step = max(_SCORES // max(self.num_items, 1), 1)
-        for start in range(0, mine.shape[0], step):
-            own = mine[start : start + step]
+        for own in (mine[users] for users in blocks(mine.shape[0], step)):
             scores = np.zeros(own.shape)
             items = np.unique(own.indices)
             for some in blocks(len(items), _ITEMS):

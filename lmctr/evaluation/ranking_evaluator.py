@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lmctr.evaluation.ranking_metrics import RankingMetrics, metrics_per_impression
-from lmctr.utils.ragged import offsets_from_lengths, padded_grids
+from lmctr.utils.ragged import blocks, offsets_from_lengths, padded_grids
 
 _CHUNK = 4096  # impressions measured at a time
 
@@ -112,7 +112,6 @@ def _columns(counts: ArrayLike, columns: dict[str, ArrayLike]) -> tuple[np.ndarr
 def _grids(counts: np.ndarray, columns: dict[str, np.ndarray]):
     """Number of the first impression, columns as (b, n) and mask, chunk by chunk."""
     offsets = offsets_from_lengths(counts)
-    for first in range(0, len(counts), _CHUNK):
-        own = slice(offsets[first], offsets[min(first + _CHUNK, len(counts))])
-        flat = {name: values[own] for name, values in columns.items()}
-        yield first, *padded_grids(flat, counts[first : first + _CHUNK])
+    for rows in blocks(len(counts), _CHUNK):
+        own = slice(offsets[rows.start], offsets[rows.stop])
+        yield rows.start, *padded_grids({name: values[own] for name, values in columns.items()}, counts[rows])

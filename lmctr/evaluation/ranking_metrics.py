@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lmctr.utils.ragged import blocks
+
 from .errors import UndefinedMetricError, plain
 
 __all__ = [
@@ -125,8 +127,7 @@ def ordered_pair_accuracy_per_impression(
     count, width = scores.shape
     values = np.full(count, np.nan)
     step = max(1, _PAIRS_AT_ONCE // max(width * width, 1))
-    for start in range(0, count, step):
-        rows = slice(start, start + step)
+    for rows in blocks(count, step):
         used = mask[rows].any(axis=0)  # a few ads beside an impression of thousands are no thousands of pairs each
         v, s, real = (array[rows][:, used] for array in (ranks, scores, mask))
         pair = (v[:, :, None] > v[:, None, :]) & real[:, :, None] & real[:, None, :]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lmctr.data.batches.sequence import SequenceView, sumi_rows
 from lmctr.data.logs.log import InteractionLog
 from lmctr.models.astro.configuration_astro import ASTROConfig
-from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange
 
 from .flops import StageFlops, astro_flops
 
@@ -72,8 +72,8 @@ def row_bytes(view: SequenceView, rows: np.ndarray) -> tuple[int, int, int]:
     column (ids 32 bits, behaviours 8, scenarios 16, times 64, labels 8, features 32, dependence 32).
     """
     totals = [0, 0, 0]
-    for begin in range(0, len(rows), _CHUNK):
-        batch = {name: values.numpy() for name, values in view.batch(rows[begin : begin + _CHUNK]).items()}
+    for some in blocks(len(rows), _CHUNK):
+        batch = {name: values.numpy() for name, values in view.batch(rows[some]).items()}
         count = len(batch["history_items"])
         lengths = (batch["history_items"] != 0).sum(axis=1)
         inside = np.arange(batch["history_items"].shape[1]) < lengths[:, None]

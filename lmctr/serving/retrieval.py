@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lmctr.models.common.base import version_of, weights_version
+from lmctr.utils.ragged import blocks
 
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .row_scorer import RowScorer
@@ -32,11 +33,10 @@ class RetrievalScorer(RowScorer):
         ads = {name: values[0] for name, values in batch.items() if name.startswith("ad_") and name != "ad_mask"}
         served = _split(self._model)
         half = served.user_half(**columns)
-        parts = []
-        for start in range(0, len(candidates), size):
-            block = {name: values[start : start + size] for name, values in ads.items()}
-            parts.append(served.score_halves(half, served.ad_half(**block))[0])
-        return torch.cat(parts).cpu()
+        halves = (
+            served.ad_half(**{name: own[some] for name, own in ads.items()}) for some in blocks(len(candidates), size)
+        )
+        return torch.cat([served.score_halves(half, own)[0] for own in halves]).cpu()
 
 
 _SPLITS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[object, SplitRetrievalModel]] = weakref.WeakKeyDictionary()

@@ -25,6 +25,7 @@ from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR
 from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
 from lmctr.utils.files import as_path, read_json, replacing, write_json
+from lmctr.utils.ragged import blocks
 from lmctr.utils.tensors import save_tensors
 
 FORMAT = "lmctr split retrieval model 1"
@@ -108,8 +109,8 @@ class SplitRetrievalModel:
         if not keys:
             return
         halves = [
-            self.ad_half(*(None if v is None else v[start : start + ROWS_AT_ONCE] for v in given.values()))
-            for start in range(0, len(keys), ROWS_AT_ONCE)
+            self.ad_half(*(None if v is None else v[some] for v in given.values()))
+            for some in blocks(len(keys), ROWS_AT_ONCE)
         ]
         for key in keys:
             if key not in self._place:

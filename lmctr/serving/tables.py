@@ -14,6 +14,7 @@ from torch import nn
 
 from lmctr.models.common.base import KeptOfWeights, copy_with_same_weights
 from lmctr.models.common.embeddings import FieldEmbedding, FieldGroup
+from lmctr.utils.ragged import blocks
 
 from .row_scorer import RowScorer
 
@@ -70,8 +71,8 @@ class _SharedFields:
         parts, device = [], self.model.device
         with self.lock, torch.inference_mode():
             self.shared = shared
-            for start in range(0, len(next(iter(inputs.values()))), ROWS_AT_ONCE):
-                batch = {key: own[start : start + ROWS_AT_ONCE].to(device) for key, own in inputs.items()}
+            for some in blocks(len(next(iter(inputs.values()))), ROWS_AT_ONCE):
+                batch = {key: own[some].to(device) for key, own in inputs.items()}
                 self.count = len(next(iter(batch.values())))
                 parts.append(self.model(**batch).logits.float().cpu())
             self.fields = None

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lmctr.utils.ragged import blocks
+
 
 def filler(row: int) -> int:
     """The dataset index, below 0, of a row that only fills a batch: it repeats another one, with label -100, and counts nowhere."""
@@ -83,8 +85,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         if self.strategy == "random" or self.lengths is None:
             return self._cut(order)
         group = self.global_batch_size * self.group_batches
-        for start in range(0, self.num_samples, group):
-            part = order[start : start + group]
+        for part in (order[some] for some in blocks(self.num_samples, group)):
             part[:] = part[np.argsort(self.lengths[part], kind="stable")]
         batches = self._cut(order)
         num_full = self.num_samples // self.global_batch_size
@@ -97,9 +98,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
                 yield part.tolist() if len(part) else [filler(rows[0])]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
-        return [
-            order[start : start + self.global_batch_size] for start in range(0, len(order), self.global_batch_size)
-        ]
+        return [order[some] for some in blocks(len(order), self.global_batch_size)]
 
 
 class EvaluationBatchSampler(Sampler[list[int]]):
@@ -125,9 +124,7 @@ class EvaluationBatchSampler(Sampler[list[int]]):
             raise ValueError("the evaluation set is empty: there is nothing to measure")
         order = np.arange(num_samples) if lengths is None else np.argsort(-np.asarray(lengths), kind="stable")
         self._steps = []
-        step_rows = batch_size * num_processes
-        for start in range(0, num_samples, step_rows):
-            rows = order[start : start + step_rows]
+        for rows in (order[some] for some in blocks(num_samples, batch_size * num_processes)):
             width = math.ceil(len(rows) / num_processes)
             grid = np.full(width * num_processes, filler(rows[-1]), dtype=np.int64)
             grid[: len(rows)] = rows

@@ -31,6 +31,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.arrow import is_number
 from lmctr.utils.files import expanded
+from lmctr.utils.ragged import blocks
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
 from .files import absent
@@ -176,8 +177,8 @@ class _Reader:
                 columns = self._gathered(columns, np.random.default_rng([self.seed, number, share]))
                 self._check_users(columns, file)
                 bounds = np.append(_starts(columns["request_id"]), len(columns["request_id"]))
-                for begin in range(0, len(bounds) - 1, _BLOCK):
-                    own = slice(int(bounds[begin]), int(bounds[min(begin + _BLOCK, len(bounds) - 1)]))
+                for some in blocks(len(bounds) - 1, _BLOCK):
+                    own = slice(*bounds[[some.start, some.stop]].tolist())
                     rows = {name: values[own] for name, values in columns.items()}
                     block = self._block(rows, file, part, first, first_ad)
                     first, first_ad = first + len(block), first_ad + int(block.counts.sum())

@@ -47,6 +47,7 @@ from lmctr.data.schemas import ColumnName, InfoKeys, ReadingKeys, SchemaWording,
 from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import beside, expanded, read_yaml
+from lmctr.utils.ragged import blocks
 from lmctr.utils.suggest import no_column
 from lmctr.utils.values import Values, read_values
 
@@ -253,8 +254,8 @@ class _Reader:
         weight = None if roles.weight is None else self._numbers(roles.weight)[starts]
         parts = self._parts(times, len(starts))
         of_users, of_ads = map(_read_by, (self.user_fields, self.ad_fields))
-        for begin in range(0, len(starts), _BLOCK):
-            own, first = slice(begin, begin + _BLOCK), int(starts[begin])
+        for own in blocks(len(starts), _BLOCK):
+            first = int(starts[own.start])
             ads = slice(first, int(ends[own][-1]))
             yield ImpressionBlock(
                 users=rows.table.select(sorted(of_users)).take(starts[own]),
@@ -266,7 +267,7 @@ class _Reader:
                 groups=None if groups is None else groups[own],
                 times=None if times is None else times[own],
                 weight=None if weight is None else weight[own],
-                first=begin,
+                first=own.start,
                 first_ad=first,
                 source=rows.source,
             )

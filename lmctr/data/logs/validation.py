@@ -26,7 +26,7 @@ from lmctr.data.leaks import (
     times_in_another_unit,
 )
 from lmctr.utils.arrow import is_list, is_number
-from lmctr.utils.ragged import whole_rows
+from lmctr.utils.ragged import blocks, whole_rows
 from lmctr.utils.rows import check_kind
 
 from .copies import copied_users, tells_minutes
@@ -131,8 +131,7 @@ def validate_log(
         raise _error(log, ["no event has a label, so there is no sample"])
     empty = tied = 0
     hidden = ~log.seen
-    for first in range(0, len(samples), _CHUNK):
-        events = samples[first : first + _CHUNK]
+    for events in (samples[some] for some in blocks(len(samples), _CHUNK)):
         start, end = log.history_bounds(events)
         problems += _check_slices(log, hidden, events, start, end)
         empty += int((end == start).sum())
@@ -364,9 +363,8 @@ def validate_histories(
         raise ValueError(f"histories: expected shape ({len(events)}, K), got {histories.shape}.")
     problems: list[str] = []
     rows_at_once = max(1, _CHUNK // max(1, histories.shape[1]))
-    for first in range(0, len(events), rows_at_once):
-        target = events[first : first + rows_at_once, None]
-        chosen = np.asarray(histories[first : first + rows_at_once]).astype(np.int64)
+    for some in blocks(len(events), rows_at_once):
+        target, chosen = events[some, None], histories[some].astype(np.int64)
         if chosen.size and (chosen.min() < -1 or chosen.max() >= log.num_events):
             raise ValueError(f"histories: events from {chosen.min()} to {chosen.max()}, the log has {log.num_events}.")
         real = chosen >= 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.logs.splits import split_log
-from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.ragged import blocks, offsets_from_lengths
 
 TOPICS: dict[str, tuple[str, ...]] = {
     name: tuple(nouns.split())
@@ -200,10 +200,9 @@ class LogGenerator(Settings):
         cumulative += np.repeat(np.arange(topics), sizes)
 
         about = np.empty(len(user), dtype=np.int64)
-        for start in range(0, len(user), 1 << 20):
-            some = user[start : start + (1 << 20)]
-            fresh = (mix[some] < rng.random(len(some))[:, None]).sum(axis=1)
-            about[start : start + (1 << 20)] = np.minimum(fresh, topics - 1)
+        for some in blocks(len(user), 1 << 20):
+            own = mix[user[some]]
+            about[some] = np.minimum((own < rng.random(len(own))[:, None]).sum(axis=1), topics - 1)
         changes = rng.random(len(user)) >= self.topic_stickiness
         changes[np.concatenate([[True], user[1:] != user[:-1]])] = True
         about = about[np.maximum.accumulate(np.where(changes, np.arange(len(user)), 0))]

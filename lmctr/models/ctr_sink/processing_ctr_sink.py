@@ -24,7 +24,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
-from lmctr.utils.ragged import Ragged, offsets_from_lengths
+from lmctr.utils.ragged import Ragged, blocks, offsets_from_lengths
 from lmctr.utils.rows import (
     check_kind,
     check_list,
@@ -475,7 +475,7 @@ class CTRSinkProcessor(ProcessorMixin):
         ]
         rows: list[list[int]] = [[]] * len(clean)
         filled = [row for row, text in enumerate(clean) if text]
-        for some in (filled[begin : begin + _CHUNK] for begin in range(0, len(filled), _CHUNK)):
+        for some in (filled[part] for part in blocks(len(filled), _CHUNK)):
             for row, ids in zip(some, tokenize(self.tokenizer, [clean[row] for row in some])):
                 rows[row] = ids
         found = drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)

@@ -22,6 +22,7 @@ from lmctr.runs.folder import RunFolder
 from lmctr.utils.arrow import decoded
 from lmctr.utils.files import expanded
 from lmctr.utils.progress import over
+from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import is_whole
 
 from .base import refuse_without_score, unknown_words
@@ -193,8 +194,7 @@ class BestItems(JoinedRows):
         owner = np.repeat([row for row, _ in waiting], [len(places) for _, places in waiting])
         places = np.concatenate([places for _, places in waiting])
         parts = []
-        for start in range(0, len(owner), self._at_once):
-            some = slice(start, start + self._at_once)
+        for some in blocks(len(owner), self._at_once):
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
             parts.append(self._logits(given | {"item": _taken(ids, places[some])}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)

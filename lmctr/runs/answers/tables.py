@@ -28,6 +28,7 @@ from lmctr.data.reading import suffix_of
 from lmctr.data.tables.joined import Joined, lacking, with_joined
 from lmctr.data.tables.source import Reader, rows_of
 from lmctr.utils.arrow import decoded, is_text, texts_of_bytes, without_empty
+from lmctr.utils.ragged import blocks
 
 from .base import moved_on, no_score, refuse_without_score, without_score
 from .files import whole_output
@@ -218,10 +219,9 @@ def copied(rows: Rows, name: str) -> list[Any]:
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:
     """(N,) float32 logits, (N, T) of several tasks, of a processor's output, `batch_size` rows at a time."""
     parts = []
-    num_rows, size = len(next(iter(inputs.values()))), batch_size or BATCH_SIZE
     with torch.inference_mode():
-        for start in range(0, num_rows, size):
-            batch = {key: values[start : start + size].to(model.device) for key, values in inputs.items()}
+        for some in blocks(len(next(iter(inputs.values()))), batch_size or BATCH_SIZE):
+            batch = {key: values[some].to(model.device) for key, values in inputs.items()}
             parts.append(model(**batch).logits.float().cpu())
     return torch.cat(parts).numpy()
 

@@ -15,6 +15,7 @@ from lmctr.data.batches.text import TextView
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs.logs import log_fingerprint
 from lmctr.studies.analyses.common import Measure, OpenedRun
+from lmctr.utils.ragged import blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,8 @@ class _Attention(Measure):
             )
         # Histories are retrieved for the drawn samples only.
         retrieval = run.inputs.retrieve(processor, events, run.folder.retriever)
-        view, size = TextView(log, processor, retrieval=retrieval), options.batch_size
-        batches = (view.batch(events[at : at + size]) for at in range(0, len(events), size))
+        view = TextView(log, processor, retrieval=retrieval)
+        batches = (view.batch(events[some]) for some in blocks(len(events), options.batch_size))
         measured = sink_attention(run.model, batches)
         sample = options.sample
         if sample is None:
