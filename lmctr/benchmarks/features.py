@@ -175,7 +175,6 @@ def memory_of_files(values: Mapping[str, Any], path: str, small: str) -> dict[st
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with a table."""
     file, memory, settings = result["file"], result["memory"], result["settings"]
     rows = []
     for step, rate in result["rows_per_second"].items():

@@ -85,7 +85,7 @@ def count(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# ---- FuxiCTR, and the code of RankElastor's authors, which runs in it ------------------------------------------------
+# ---- FuxiCTR, and the code of RankElastor's authors, which runs in it ----
 
 
 def fuxictr(task: dict[str, Any], turns: Turns) -> float:
@@ -303,7 +303,7 @@ def _from_layers(family: str, hidden: list[int], feature_map: Any, options: dict
     return Model()
 
 
-# ---- DeepCTR-Torch and Torch-RecHub ----------------------------------------------------------------------------------
+# ---- DeepCTR-Torch and Torch-RecHub ----
 
 
 def columns(task: dict[str, Any], part: str) -> tuple[dict[str, Any], Any]:

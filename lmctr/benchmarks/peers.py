@@ -70,7 +70,7 @@ def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
     return result
 
 
-# ---- what is measured ------------------------------------------------------------------------------------------------
+# ---- what is measured ----
 
 
 def install(folder: Path, peers: list[str]) -> tuple[Path, dict[str, str]]:
@@ -170,11 +170,10 @@ def peer_arms(peer: str, options: PeersBenchmark, python: Path) -> list[Loop]:
     return arms
 
 
-# ---- the report ------------------------------------------------------------------------------------------------------
+# ---- the report ----
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with a table."""
     settings = result["settings"]
     packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     rows, notes = [], [f"- {PEERS[peer]} could not be installed: {why}" for peer, why in settings["failed"].items()]

@@ -142,7 +142,6 @@ def _measure_losses(count: int, options: RetrievalBenchmark) -> dict[str, Any]:
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with tables."""
     settings = result["settings"]
     user = settings["embedding_dim"] * settings["user_fields"] + settings["user_numeric"]
     ad = settings["embedding_dim"] * settings["ad_fields"] + settings["ad_numeric"]

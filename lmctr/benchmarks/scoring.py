@@ -177,7 +177,6 @@ def _history(log: InteractionLog, texts: list[str], length: int) -> tuple[list[d
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with a table."""
     settings = result["settings"]
     rows = [one | {"name": name, "says": ARMS[name]} for name, one in result["arms"].items()]
     form = "{name}: {says} | {candidates_per_second[median]:,.1f} | {speedup:.1f}x | {positions:,}"

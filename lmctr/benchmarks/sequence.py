@@ -285,7 +285,6 @@ def _peak_growth(call: Callable[[], Any], device: str) -> int | None:
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as tables."""
     chosen, training, scoring = result["settings"], result["training"], result["scoring"]
     rows = [
         {"arm": arm, "training": training[arm], "scoring": scoring[arm]}

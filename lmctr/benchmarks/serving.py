@@ -343,7 +343,6 @@ def _difference(answers: Sequence[_Answered], states: list[UserState]) -> float:
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with a table."""
     settings, kept = result["settings"], result["kept"]
     rows = [one | {"span": _span(one["memory"]), "read": one["statistics"] or "-"} for one in result["loads"]]
     form = (

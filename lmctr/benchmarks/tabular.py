@@ -334,7 +334,6 @@ def _requests(family: str, values: Mapping[str, Any], shape: Shape, options: Tab
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The result as a document."""
     settings, measured = result["settings"], result["families"]
     speeds = " and ".join(
         f"{speed:,.0f} GFLOP/s ({name})" for name, speed in settings["matmul_gflops_per_second"].items()

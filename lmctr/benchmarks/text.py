@@ -163,7 +163,6 @@ def _view_bytes(view: TextView) -> int:
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """The results as text with tables."""
     data, settings = result["data"], result["settings"]
     rows = [
         {"k": one["num_behaviors"], "says": says, "rate": one["samples_per_second"][name]["median"]}

@@ -260,7 +260,6 @@ def _peak_bytes(device: str) -> int | None:
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
-    """The results as text with a table."""
     settings, padding = result["settings"], result["padding"]
     rows = [
         result["arms"][name]

@@ -20,7 +20,7 @@ _OWN = ("weight", "feedback_values", "part", "hidden")  # of a log, where it has
 _LABEL, _CONTEXT = "label.", "context."
 
 
-# ---- logs --------------------------------------------------------------------------------------------------------------
+# ---- logs ----
 
 
 def log_to(log: Any) -> datasets.DatasetDict:
@@ -88,7 +88,7 @@ def log_columns(data: Any, items: Any, users: Any) -> tuple[list[Any], dict[str,
     return [table[name] for name in ("user_id", "item_id", "time", "label")], {**given, "extra_labels": extra}
 
 
-# ---- stores ------------------------------------------------------------------------------------------------------------
+# ---- stores ----
 
 
 def arrays_to(arrays: Mapping[str, np.ndarray], inner: Iterable[str], counts: np.ndarray | None) -> datasets.Dataset:

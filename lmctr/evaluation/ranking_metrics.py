@@ -1,6 +1,6 @@
 """Metrics of retrieval on impressions: how well the scores of a model order the ads of each impression.
 
-R/R* is Eq. 5 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322); ordered-pair accuracy and Recall@m@k are those of
+R/R* is Eq. 5 of arXiv 2411.13322; ordered-pair accuracy and Recall@m@k are those of
 ARF ("Adaptive Neural Ranking Framework", WWW 2024); NDCG is Jarvelin and Kekalainen's (TOIS 2002).
 
 Every metric takes (B, n) arrays, lists or CPU tensors, or lists of B lists of different lengths, and a `mask` (B, n) that is True where

@@ -110,7 +110,7 @@ class RunFolder:
 
     path: Path
 
-    # ---- a run ----------------------------------------------------------------------------------------------------
+    # ---- a run ----
 
     @property
     def checkpoints(self) -> Path:
@@ -197,7 +197,7 @@ class RunFolder:
                 else:
                     path.unlink()
 
-    # ---- checksums ------------------------------------------------------------------------------------------------
+    # ---- checksums ----
 
     def seal(self, pending: Mapping[str, str] | None = None) -> None:
         """Write the checksums of all that the run wrote here; `pending` are the texts of files that are written next."""
@@ -284,7 +284,7 @@ class RunFolder:
                 )
         return None if value is None else with_epochs(value)
 
-    # ---- a model --------------------------------------------------------------------------------------------------
+    # ---- a model ----
 
     @cached_property
     def config(self) -> dict[str, Any]:

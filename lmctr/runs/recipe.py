@@ -255,7 +255,7 @@ def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any], apart_fro
     return lines
 
 
-# ---- YAML ---------------------------------------------------------------------------------------------------------
+# ---- YAML ----
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -376,7 +376,7 @@ _IN_MEMORY = (
     "and its save(FOLDER), rows of a table as Parquet with a schema"
 )
 
-# ---- keys ---------------------------------------------------------------------------------------------------------
+# ---- keys ----
 
 
 def _kinds_with(key: str) -> list[str]:

@@ -322,7 +322,7 @@ def _on_terminal(question: str, answers: Sequence[str], guess: str) -> str:
         print(f"  {given!r} is none of them")
 
 
-# ---- recipes ----------------------------------------------------------------------------------------------------------
+# ---- recipes ----
 
 
 def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[str, Any]:

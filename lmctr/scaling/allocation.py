@@ -1,6 +1,6 @@
 """Machines for several scenarios under one budget: one design each, the most revenue in all (Eq. 9).
 
-Eq. 9 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322) is a multiple-choice knapsack. Decided: it is solved exactly over the
+Eq. 9 of arXiv 2411.13322 is a multiple-choice knapsack. Decided: it is solved exactly over the
 candidates. Scenario by scenario all non-dominated (cost, revenue) sums within the budget are kept, so costs may be any real numbers; a sum that
 is dearer and earns no more can be part of no best solution that the cheaper one is not part of.
 """

@@ -1,6 +1,6 @@
 """Broken neural scaling laws: the curve, and the search for its parameters.
 
-BNSL is Eq. 6 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322), from Caballero et al. (ICLR 2023):
+BNSL is Eq. 6 of arXiv 2411.13322, from Caballero et al. (ICLR 2023):
 
     y = a + b x^{-c0} prod_{i=1..t} (1 + (x / d_i)^{1 / f_i})^{-c_i f_i}
 

@@ -1,6 +1,6 @@
 """Machine cost estimation (MCET): the highest QPS of a model under a latency limit on this machine, and the machines that a load needs.
 
-Algorithm 1 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322): with req_0 machines that serve the base model today and
+Algorithm 1 of arXiv 2411.13322: with req_0 machines that serve the base model today and
 QPS_i the highest rate of model i under the limit, model i needs req_i = req_0 QPS_0 / QPS_i machines. Decided: the limit holds for the 99th
 percentile; the number of machines is rounded up, and the fraction is reported too.
 

@@ -1,6 +1,6 @@
 """Machine cost of sizes that were not measured, from those that were.
 
-Section 4.3 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322) measures every configuration of its grid. Measuring some of them and
+Section 4.3 of arXiv 2411.13322 measures every configuration of its grid. Measuring some of them and
 interpolating between is decided here as the cheaper way: a measured size keeps its own cost; for another one the cost is interpolated in log
 FLOPs and log cost between the two nearest measured FLOPs. MCET is no function of the FLOPs alone, so that is an estimate; nothing is
 extrapolated unless asked for.

@@ -1,6 +1,6 @@
 """ROI-constrained design of a retrieval MLP: the grid of sizes, its FLOPs, and the best size under a return on machine cost.
 
-Section 5.1 and Appendix B.1 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322), Eq. 7 and 8. A size is a list
+Section 5.1 and Appendix B.1 of arXiv 2411.13322, Eq. 7 and 8. A size is a list
 SP = [a_0, a_1, ..., a_n]: the input's width, then each layer's; FLOPs are 2 x multiply-accumulates of its linear layers.
 """
 

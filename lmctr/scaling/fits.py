@@ -1,6 +1,6 @@
 """Scaling laws from points (x, metric): power law, power law with a constant, BNSL; their choice, bands and held-out error.
 
-Section 4.2 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322). Decided: a metric that grows, such as R/R* or AUC, is
+Section 4.2 of arXiv 2411.13322. Decided: a metric that grows, such as R/R* or AUC, is
 fitted as 1 - metric (`complement=True`), which falls; residuals are those of the logarithm by default; the number of breaks is chosen
 by AICc or leave-one-out among the laws with at most `sizes - 2` parameters, sizes being the distinct values of x (repeated x, such
 as seeds, sharpen a point but do not make the curve identifiable). More parameters need an explicit flag and give a warning.

@@ -1,6 +1,6 @@
 """Random inputs of fixed size for any model of the library: what FLOPs are counted on and load tests send.
 
-Algorithm 1 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322) measures models on randomly initialised tensors of fixed
+Algorithm 1 of arXiv 2411.13322 measures models on randomly initialised tensors of fixed
 length. A kind of input is a row of `_KINDS`: the shared configuration class of its families, the axes of what they take, and functions.
 """
 
@@ -150,7 +150,7 @@ def _ids(size: int, shape: tuple[int, ...], generator: torch.Generator) -> torch
     return torch.randint(low, size, shape, generator=generator)
 
 
-# ---- texts --------------------------------------------------------------------------------------------------------
+# ---- texts ----
 
 
 def _text_axes(config: Any) -> Axes:
@@ -217,7 +217,7 @@ def _text_shape(config: Any) -> RequestShape:
     return RequestShape(1, min(256, longest - 2))  # RoBERTa counts positions from 2
 
 
-# ---- rows of a table ----------------------------------------------------------------------------------------------
+# ---- rows of a table ----
 
 
 def _row_axes(config: Any) -> Axes:
@@ -229,7 +229,7 @@ def _row_axes(config: Any) -> Axes:
     }
 
 
-# ---- histories of events ------------------------------------------------------------------------------------------
+# ---- histories of events ----
 
 
 def _history_axes(config: Any) -> Axes:
@@ -264,7 +264,7 @@ def _history_shape(config: Any) -> RequestShape:
     return RequestShape(1, wanted)
 
 
-# ---- impressions --------------------------------------------------------------------------------------------------
+# ---- impressions ----
 
 
 def _impression_axes(config: Any) -> Axes:

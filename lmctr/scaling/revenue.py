@@ -1,6 +1,6 @@
 """From an offline metric to revenue: the linear map G, and which metric it works for (Figures 3-6).
 
-Section 4.1 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322): online revenue is close to linear in R/R*, less so in NDCG,
+Section 4.1 of arXiv 2411.13322: online revenue is close to linear in R/R*, less so in NDCG,
 Recall and OPA. The pairs (offline metric, online revenue of the same model) are the user's.
 """
 

@@ -1,6 +1,6 @@
 """Serving of the retrieval families: the user's half once per request, the ads' halves kept.
 
-"First-layer optimisation" of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322, section 3.4 and Appendix A): W [u; a] = W_u u + W_a a with batch
+"First-layer optimisation" of arXiv 2411.13322 (section 3.4 and Appendix A): W [u; a] = W_u u + W_a a with batch
 normalisation folded, W_a a computed once per ad and kept ("Embedding Producer"). Of two towers the ad's vector is kept.
 
 Shapes: B requests, N ads that are kept, n of them that are asked for, H width of a half (of the first layer, or of the towers' vectors).
@@ -62,7 +62,7 @@ class SplitRetrievalModel:
         size = halves.ad.out_features if isinstance(halves, SplitMLP) else config.vector_size
         self._kept = next(halves.parameters()).new_empty(0, size)
 
-    # ---- the kept ads ----------------------------------------------------------------------------------------------
+    # ---- the kept ads ----
 
     @property
     def keys(self) -> list[int | str]:
@@ -144,7 +144,7 @@ class SplitRetrievalModel:
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise ValueError(f"keys: {unknown[0]!r}{more} is not among the {len(self)} kept ads; add it with update")
 
-    # ---- requests --------------------------------------------------------------------------------------------------
+    # ---- requests ----
 
     @torch.inference_mode()
     def user_half(
@@ -199,7 +199,7 @@ class SplitRetrievalModel:
     def _moved(self, *inputs: torch.Tensor | None) -> list[torch.Tensor | None]:
         return [None if values is None else values.to(self._kept.device) for values in inputs]
 
-    # ---- files -----------------------------------------------------------------------------------------------------
+    # ---- files ----
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `split.safetensors` (layers, tables, the kept halves) and `split.json` (configuration, keys) to a folder."""

@@ -282,7 +282,7 @@ def without_folders(text: str, groups: list[list[ReportedRun]]) -> str:
     return text
 
 
-# ---- pictures ---------------------------------------------------------------------------------------------------------
+# ---- pictures ----
 
 
 def _draw(plot: Callable[[Path], Path], alt: str, caption: str) -> Picture:
@@ -405,7 +405,7 @@ def _column(key: str) -> str:
     return words.replace(" gAUC AUC", " gAUC").replace("_", " ")
 
 
-# ---- what was trained on, and how -------------------------------------------------------------------------------------
+# ---- what was trained on, and how ----
 
 
 def _data(groups: list[list[ReportedRun]]) -> PageSection:

@@ -140,7 +140,7 @@ class Search:
             raise ValueError(f"no trial in {self.folder} came to its end: give more --trials, or look at trials.csv")
         return self._finish(study)
 
-    # ---- the study ----------------------------------------------------------------------------------------------------
+    # ---- the study ----
 
     def _claim(self) -> None:
         """Make the folder ready for this search, or go on with the one in it."""
@@ -251,7 +251,7 @@ class Search:
     def _recipe(self, values: Mapping[str, Any], said_by: str) -> Recipe:
         return load_recipe(self.start.resolved(), dict(values), dict.fromkeys(values, said_by))
 
-    # ---- what is left -------------------------------------------------------------------------------------------------
+    # ---- what is left ----
 
     def _write_trials(self, study: Any) -> None:
         shutil.rmtree(self.folder / "trial", ignore_errors=True)

@@ -59,7 +59,7 @@ class WeightAverage(TrainerCallback):
             if id(values) in tables
         }
 
-    # ---- steps ----------------------------------------------------------------------------------------------------
+    # ---- steps ----
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs
@@ -104,7 +104,7 @@ class WeightAverage(TrainerCallback):
         """Forget weights and averages."""
         self.step, self._weights, self._averages, self._last = 0, {}, {}, {}
 
-    # ---- the average ----------------------------------------------------------------------------------------------
+    # ---- the average ----
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -139,7 +139,7 @@ class WeightAverage(TrainerCallback):
         for name, weight in self._weights.items():
             weight.copy_(values[name])
 
-    # ---- checkpoints ----------------------------------------------------------------------------------------------
+    # ---- checkpoints ----
 
     def save(self, folder: str | Path) -> None:
         """Write the weights and their averages to a checkpoint, whose model file holds the averaged ones."""

@@ -264,7 +264,7 @@ def try_optimizer(args: TrainingArguments) -> None:
         ) from error
 
 
-# ---- gradients ----------------------------------------------------------------------------------------------------
+# ---- gradients ----
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
 

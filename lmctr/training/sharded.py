@@ -92,7 +92,7 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters()) + sum(elsewhere)
 
 
-# ---- checkpoints --------------------------------------------------------------------------------------------------
+# ---- checkpoints ----
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -163,7 +163,7 @@ def without_row_states(model: nn.Module, optimizer: Any) -> Iterator[None]:
         optimizer.state.update(kept)
 
 
-# ---- the finished model -------------------------------------------------------------------------------------------
+# ---- the finished model ----
 
 
 def dense_weights(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -210,7 +210,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 f"stage1_epochs={args.stage1_epochs} pools the sinks only, but {reason}; set stage1_epochs=0"
             )
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     def get_train_dataloader(self) -> DataLoader:
         """Loader of this process's micro-batches; see [`GlobalBatchSampler`]."""
@@ -287,7 +287,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         recent = recency_weights(times, half_life)
         return recent if weight is None else recent * weight
 
-    # ---- loss -----------------------------------------------------------------------------------------------------
+    # ---- loss ----
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """As in the parent, without what only the trainer reads of a sample, which a data set may have as columns."""
@@ -335,7 +335,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             loss = loss * self.args.world_size
         return (loss, outputs) if return_outputs else loss
 
-    # ---- optimiser ------------------------------------------------------------------------------------------------
+    # ---- optimiser ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """As in the parent; with a sparse `embedding_optimizer`, that one for the tables beside `optim` for the rest.
@@ -405,7 +405,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         self.accelerator.unscale_gradients()
         return gradient_norm(model.parameters(), self._shards)
 
-    # ---- evaluation -----------------------------------------------------------------------------------------------
+    # ---- evaluation ----
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Inside a training, the block in which the model has its averaged weights, with `ema_decay`."""
@@ -486,7 +486,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
     def _task_names(self) -> list[str]:
         return list(getattr(getattr(plain_model(self.model), "config", None), "task_names", None) or [])
 
-    # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
+    # ---- stages, checkpoints, resuming ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> Any:
         """As in the parent, after checks that would otherwise fail hours later; `resume_from_checkpoint=True`: from the newest complete one.

@@ -67,7 +67,7 @@ def load_amazon_book(
         the innermost level). A user who reviewed a book twice has both events.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a damaged line, a missing field, ratings outside 1 to 5, nothing left after filtering.
     """
     folder, source = _find(path, file)

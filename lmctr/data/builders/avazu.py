@@ -52,7 +52,7 @@ def load_avazu(
         memory_limit: bytes that reading may take.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        FileNotFoundError: no files; the message says where to get them.
     """
     path = expanded(path)
     if path.is_file():

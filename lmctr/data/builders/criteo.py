@@ -59,7 +59,7 @@ def load_criteo(
         memory_limit: bytes that reading may take.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: an unknown variant.
     """
     check_variant(variant, INFO)

@@ -72,7 +72,7 @@ def load_kuairec(
         label; `feedback_values` are the watch ratios.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a file lacks a column, is empty or holds bad values; nothing is left after filtering.
     """
     if matrix not in MATRICES:
@@ -128,7 +128,7 @@ def load_kuairec(
     )
 
 
-# ---- events -------------------------------------------------------------------------------------------------------
+# ---- events ----
 
 
 def _read_events(files: list[Path], progress: bool) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -163,7 +163,7 @@ def _read_matrix(file: Path, progress: bool) -> dict[str, np.ndarray]:
     return arrays | {"timestamp": time}
 
 
-# ---- catalogue ----------------------------------------------------------------------------------------------------
+# ---- catalogue ----
 
 
 def _read_captions(file: Path) -> tuple[pa.Table, int, int]:
@@ -248,7 +248,7 @@ def _read_tags(file: Path, videos: np.ndarray) -> pa.Array:
     return pa.array([found.get(video, []) for video in videos.tolist()], pa.list_(pa.int64()))
 
 
-# ---- files --------------------------------------------------------------------------------------------------------
+# ---- files ----
 
 
 def _find(path: str | os.PathLike | None, matrices: tuple[str, ...]) -> Path:

@@ -45,7 +45,7 @@ def load_kuaivideo(
     time column. Visual vectors of the videos: `data.pretrained` of a recipe.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published.
+        FileNotFoundError: no files; the message says where to get them.
     """
     files = require_files(path, TRAIN_AND_TEST, INFO)
     files |= find_files(path, {"validation": ["valid.csv"]}, INFO) or {}

@@ -110,7 +110,7 @@ def load_movielens(
         filters keep; they count for neither filter.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a file lacks a column, is empty or holds bad values; nothing is left after filtering.
     """
     if variant is not None and variant not in VARIANTS:

@@ -93,7 +93,7 @@ def load_recflow(
     The user is the group. Fields: the user's ids and the hour and weekday of the request; the video's ids, its duration and its age.
 
     Raises:
-        FileNotFoundError: no files; the message says where they are published.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a column is missing, a stage label is not 0 or 1, a row has no stage label, a request has two users, the value is negative or no
             number (with file and row); too few days.
     """

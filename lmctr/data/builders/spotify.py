@@ -58,7 +58,7 @@ def load_spotify_sessions(
         feature files duration, release_year, popularity and some acoustic values.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a file lacks a column or has values of another type, a session without its first rows, nothing left.
     """
     folder, called = FILES.folder(path)

@@ -76,7 +76,7 @@ def load_taobao_ad(
     The group is the user. The raw sequences carry the times of the behaviours.
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: an unknown variant; a raw file lacks a column.
     """
     raw = {name: [f"{name}.csv"] for name in _RAW_FILES}

@@ -62,7 +62,7 @@ def load_thirty_music(
         `artist` (id), `tags` (ids).
 
     Raises:
-        FileNotFoundError: the files are absent; the message says where they are published.
+        FileNotFoundError: no files; the message says where to get them.
         ValueError: a line that is not in the format (with its number), nothing left after filtering.
     """
     if not 0 < full_play <= 1:

@@ -163,7 +163,7 @@ class SequenceProcessor(FittedExtractor):
         """Positive rate that rates among them are smoothed towards, wherever the model is used; None without statistics."""
         return None if self.statistics_reader is None else self.statistics_reader.prior
 
-    # ---- fitting ----------------------------------------------------------------------------------------------------
+    # ---- fitting ----
 
     @classmethod
     def fit(
@@ -311,7 +311,7 @@ class SequenceProcessor(FittedExtractor):
             digest.update(json.dumps(self.absent, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
-    # ---- serving ----------------------------------------------------------------------------------------------------
+    # ---- serving ----
 
     def __call__(
         self,
@@ -618,7 +618,7 @@ class SequenceProcessor(FittedExtractor):
         """Those of these original item ids that are out of vocabulary."""
         return [item for item, found in zip(items, self._ids(self._places(items))) if found == OOV]
 
-    # ---- files ------------------------------------------------------------------------------------------------------
+    # ---- files ----
 
     def _settings(self) -> dict[str, Any]:
         # What does not apply is left out, so that a processor has the fingerprint that it always had.

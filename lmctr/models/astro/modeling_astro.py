@@ -1,6 +1,6 @@
 """ASTRO: adaptive scalable Transformer for recommendation, with the two-stage forward of TURBO.
 
-Paper: https://arxiv.org/abs/2502.09888 (Climber). Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+Paper: https://arxiv.org/abs/2502.09888 (Climber).
 
 Shapes: B rows (users), N events of a row, K blocks (Nb, one per strategy), S slots of a block, C candidates, d hidden size,
 h heads, R scenarios, T tasks. States of blocks have the block dimension in front: (K, B, S, d).
@@ -97,7 +97,7 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
         self.fusion = GatingFusion(config) if config.use_gating_fusion else None
         self.post_init()
 
-    # ---- stage 1 ----------------------------------------------------------------------------------------------------
+    # ---- stage 1 ----
 
     def wanted_scenarios(self, inputs: SequenceInputs) -> torch.Tensor:
         """(B, R) bool, the scenarios of each row's candidates."""
@@ -201,7 +201,7 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
             values.append(value if past is None else torch.cat([before[1], value], dim=3))
         return ASTROCache(known, tuple(keys), tuple(values))
 
-    # ---- stage 2 ----------------------------------------------------------------------------------------------------
+    # ---- stage 2 ----
 
     def embed_candidates(self, inputs: SequenceInputs) -> torch.Tensor:
         """(B, C, d) input vectors of candidates."""

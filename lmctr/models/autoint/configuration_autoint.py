@@ -1,4 +1,4 @@
-"""Configuration of AutoInt: self-attention over fields."""
+"""Configuration of AutoInt."""
 
 from dataclasses import field
 

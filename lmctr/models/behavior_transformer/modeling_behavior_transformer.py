@@ -1,8 +1,7 @@
 """BehaviorTransformer: one Transformer encoder over a user's behaviours and the candidate.
 
 The "Transformer" that Climber (https://arxiv.org/abs/2502.09888) compares with, built after BST (https://arxiv.org/abs/1905.06874):
-its post-norm blocks (Eq. 4-5), softmax attention divided by sqrt(d_head), LeakyReLU, learned positions and final network. Inputs are
-rows of [`SequenceView`] or [`SequenceProcessor`].
+its post-norm blocks (Eq. 4-5), softmax attention divided by sqrt(d_head), LeakyReLU, learned positions and final network.
 
 Shapes: B rows (users), N events of a row, C candidates, d hidden size, h heads, T tasks.
 

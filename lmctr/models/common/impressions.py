@@ -3,7 +3,7 @@
 A family's `XModel` is `(RetrievalModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(RetrievalForCTRMixin, XPreTrainedModel)` with the
 model as `base_class`, `new_head` and `score`.
 
-Paper: "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322), section 3.
+Paper: arXiv 2411.13322, section 3.
 
 Shapes: B impressions, n ads of the longest one, R ads that are there (rows), Fu and Fa categorical fields of user and ad, Nu and Na numeric fields,
 S sequences, L longest sequence, d embedding width, U and A width of the user's and the ad's input.

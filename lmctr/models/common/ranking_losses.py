@@ -1,6 +1,6 @@
 """Losses on impressions: ARF with NeuralSort, and the pointwise, pairwise and listwise ones that it is compared with.
 
-ARF is Eq. 2-4 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322; from "Adaptive Neural Ranking Framework", WWW 2024),
+ARF is Eq. 2-4 of arXiv 2411.13322 (from "Adaptive Neural Ranking Framework", WWW 2024),
 NeuralSort is Eq. 5 of Grover et al., "Stochastic Optimization of Sorting Networks via Continuous Relaxations" (ICLR 2019).
 
 Every loss takes scores (B, n) of the ads of B impressions, targets (B, n) and a mask (B, n) that is True where there is an ad, and is

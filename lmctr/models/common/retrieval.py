@@ -1,6 +1,6 @@
 """What models of ad retrieval share: the foundation MLP, and its first layer split for serving.
 
-Section 3.3, 3.4 and Appendix A of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322).
+Section 3.3, 3.4 and Appendix A of arXiv 2411.13322.
 
 Shapes: R rows (user-ad pairs), B requests, n ads, U width of the user's inputs, A width of the ad's, H width of the first layer. The MLP's input
 is [u; a], U + A wide: the user's columns come first.

@@ -1,7 +1,7 @@
 """What the sequence families share: checked inputs, item embeddings, from a representation to logits, and the loss.
 
 A rival family's `XModel` is `(SequenceModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(SequenceForCTRMixin,
-XPreTrainedModel)` with `base_class = XModel`.
+XPreTrainedModel)` with `base_class = XModel`. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
 
 Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 """

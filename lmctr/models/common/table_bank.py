@@ -60,7 +60,7 @@ class TableBank(nn.Embedding):
             self.weight = nn.Parameter(torch.empty(last - first, embedding_dim))
             self.reset_parameters()
 
-    # ---- new rows -------------------------------------------------------------------------------------------------
+    # ---- new rows ----
 
     def reset_parameters(self) -> None:
         if getattr(self, "mesh", None) is None:
@@ -92,7 +92,7 @@ class TableBank(nn.Embedding):
             if low < high:
                 self.weight[low - self.first_row : high - self.first_row] = drawn[low - start : high - start]
 
-    # ---- lookups --------------------------------------------------------------------------------------------------
+    # ---- lookups ----
 
     def forward(self, rows: torch.Tensor, padding: int | None = None) -> torch.Tensor:
         """Rows (...) to their vectors (..., d); `padding` is the row without a gradient, where that is not the table's own."""
@@ -130,7 +130,7 @@ class TableBank(nn.Embedding):
         own = (rows >= first) & (rows < first + len(self.weight))
         self.weight[rows[own] - first] = vectors[own].to(self.weight)
 
-    # ---- several processes ----------------------------------------------------------------------------------------
+    # ---- several processes ----
 
     def _share(self, mesh: DeviceMesh) -> tuple[int, int]:
         """Belong to a mesh; the first of this process's rows, and the one after its last."""

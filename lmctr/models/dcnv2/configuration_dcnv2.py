@@ -1,4 +1,4 @@
-"""Configuration of DCNv2: cross network and MLP."""
+"""Configuration of DCNv2."""
 
 from lmctr.models.common.configuration import MLPTabularConfig
 

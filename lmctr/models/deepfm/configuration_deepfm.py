@@ -1,4 +1,4 @@
-"""Configuration of DeepFM: a factorisation machine and an MLP on the same vectors."""
+"""Configuration of DeepFM."""
 
 from lmctr.models.common.configuration import MLPTabularConfig
 

@@ -1,6 +1,6 @@
 """DIN: deep interest network.
 
-Paper: https://arxiv.org/abs/1706.06978. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+Paper: https://arxiv.org/abs/1706.06978.
 
 Shapes: B rows (users), N events of a row, C candidates, F fields of an item (the item itself and its features), d width of a
 field's vector, H hidden units, T tasks.

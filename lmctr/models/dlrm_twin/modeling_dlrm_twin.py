@@ -3,7 +3,7 @@
 This is what Climber (https://arxiv.org/abs/2502.09888, Appendix B.2) calls DLRM, its model in production before: "a two-stage TWIN
 approach to extract user sequence representations", "combined with statistical features and processed through MLP layers for feature
 interaction". It is *not* the DLRM of Meta (https://arxiv.org/abs/1906.00091), which has neither TWIN nor statistics and lets embeddings
-interact by dot products. TWIN: https://arxiv.org/abs/2302.02352. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+interact by dot products. TWIN: https://arxiv.org/abs/2302.02352.
 
 Shapes: B rows (users), N events of a row, C candidates, d hidden size, h heads, G behaviour types, Fs statistics, T tasks.
 

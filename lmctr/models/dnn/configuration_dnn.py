@@ -1,4 +1,4 @@
-"""Configuration of DNN: field embeddings and an MLP."""
+"""Configuration of DNN."""
 
 from lmctr.models.common.configuration import MLPTabularConfig
 

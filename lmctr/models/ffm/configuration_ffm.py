@@ -1,4 +1,4 @@
-"""Configuration of FFM: field-aware factorisation machines."""
+"""Configuration of FFM."""
 
 from lmctr.models.common.configuration import TabularCTRConfig
 

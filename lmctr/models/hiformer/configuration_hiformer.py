@@ -1,4 +1,4 @@
-"""Configuration of HiFormer: attention with projections of each field's own and over all fields."""
+"""Configuration of HiFormer."""
 
 from dataclasses import field
 

@@ -1,6 +1,6 @@
 """HSTU: hierarchical sequential transduction unit, in its ranking form.
 
-Paper: https://arxiv.org/abs/2402.17152. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+Paper: https://arxiv.org/abs/2402.17152.
 
 Shapes: B rows (users), N events of a row, L = 2 N tokens, C candidates, d hidden size, h heads, T tasks.
 

@@ -1,4 +1,4 @@
-"""Configuration of RetrievalMLP: the foundation MLP on user and ad."""
+"""Configuration of RetrievalMLP."""
 
 from lmctr.models.common.configuration import RetrievalConfig
 

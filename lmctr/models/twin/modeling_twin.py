@@ -1,6 +1,6 @@
 """TWIN: two-stage interest network.
 
-Paper: https://arxiv.org/abs/2302.02352. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+Paper: https://arxiv.org/abs/2302.02352.
 
 Shapes: B rows (users), N events of a row, C candidates, d hidden size, h heads, T tasks.
 

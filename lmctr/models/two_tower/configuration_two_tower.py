@@ -1,4 +1,4 @@
-"""Configuration of TwoTower: a foundation MLP for the user and one for the ad."""
+"""Configuration of TwoTower."""
 
 from lmctr.models.common.configuration import RetrievalConfig
 

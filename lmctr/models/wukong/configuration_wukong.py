@@ -1,4 +1,4 @@
-"""Configuration of Wukong: stacked factorisation machines."""
+"""Configuration of Wukong."""
 
 from dataclasses import field
 

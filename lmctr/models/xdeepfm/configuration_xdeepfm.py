@@ -1,4 +1,4 @@
-"""Configuration of xDeepFM: compressed interaction network, linear part and MLP."""
+"""Configuration of xDeepFM."""
 
 from dataclasses import field
 

@@ -215,7 +215,7 @@ class Engine:
         """Take no more requests, answer those that wait, and stop; see `Batcher.close`."""
         return self.batcher.close(timeout)
 
-    # ---- in the workers' threads ----------------------------------------------------------------------------------------
+    # ---- in the workers' threads ----
 
     def _run(self, works: list[Any]) -> list[Any]:
         if isinstance(works[0], ServedModel):

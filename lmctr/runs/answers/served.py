@@ -146,7 +146,7 @@ class ServedModel:
     def reads_histories(self) -> bool:
         return self.kind in ("text", "events")
 
-    # ---- in the caller's thread ---------------------------------------------------------------------------------------
+    # ---- in the caller's thread ----
 
     def check(self, body: Mapping[str, Any], has_state: bool = False) -> dict[str, Any]:
         """A request as [`score`] takes it. `has_state`: the history is that of a kept state.
@@ -188,7 +188,7 @@ class ServedModel:
         longest = self.processor.effective_max_length or math.inf
         return sum(int(min(before + _length(entry), longest)) for entry in candidates)
 
-    # ---- in the worker's thread -----------------------------------------------------------------------------------------
+    # ---- in the worker's thread ----
 
     def new_state(self) -> UserState:
         """A state of a user without behaviours.

@@ -101,7 +101,7 @@ class InputKind(ABC):
         self.data = data
         self.model_group = model
 
-    # ---- the recipe -----------------------------------------------------------------------------------------------
+    # ---- the recipe ----
 
     @classmethod
     @abstractmethod
@@ -128,7 +128,7 @@ class InputKind(ABC):
         """
         return ("name", "options", "split", "fractions", "seed", "max_eval_samples")
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     @abstractmethod
     def load(self, scratch: Path | None = None) -> None:
@@ -363,7 +363,7 @@ class InputKind(ABC):
         """After [`carried`]: words on the trees' share in the model's logits where it is not the earlier run's; else none."""
         return ""
 
-    # ---- model ----------------------------------------------------------------------------------------------------
+    # ---- model ----
 
     def config(self, processor: Any) -> Any:
         """The model's configuration: the recipe's values, and what follows from the data."""

@@ -58,7 +58,7 @@ class ImpressionInput(StoredInput):
     source: ImpressionSource | None = None
     store: ImpressionStore | None = None
 
-    # ---- the recipe -----------------------------------------------------------------------------------------------
+    # ---- the recipe ----
 
     @cached_property
     def settings(self) -> RankingSettings:
@@ -69,7 +69,7 @@ class ImpressionInput(StoredInput):
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         return (*super().baseline_data_keys(data), "user_features", "ad_features", "metrics")
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
@@ -203,7 +203,7 @@ class ImpressionInput(StoredInput):
         found = impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed, refit)
         return found, len(train) + (len(parts["validation"]) if refit else 0)
 
-    # ---- model ----------------------------------------------------------------------------------------------------
+    # ---- model ----
 
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs of an ad, its share of the user's included, as a mean over a few test impressions; parameters."""

@@ -59,7 +59,7 @@ class SequenceInput(GoingOn, LogInput):
 
     view: SequenceView
 
-    # ---- the recipe -----------------------------------------------------------------------------------------------
+    # ---- the recipe ----
 
     @classmethod
     def model_keys(cls, family: str) -> type[Values]:
@@ -89,7 +89,7 @@ class SequenceInput(GoingOn, LogInput):
         keys = super().baseline_data_keys(data)
         return keys if data["tasks"][0] == "label" else (*keys, "tasks")
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     def _split(self) -> None:
         refuse_unknown(self.tasks, ["label", *self.log.extra_labels], "data.tasks")
@@ -255,7 +255,7 @@ class SequenceInput(GoingOn, LogInput):
     def identify(self, part: str) -> dict[str, Any]:
         return log_columns(self.log, self.dataset(part).events)
 
-    # ---- model ----------------------------------------------------------------------------------------------------
+    # ---- model ----
 
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few of

@@ -90,7 +90,7 @@ class TabularInput(GoingOn, StoredInput):
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
 
-    # ---- the recipe -----------------------------------------------------------------------------------------------
+    # ---- the recipe ----
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -134,7 +134,7 @@ class TabularInput(GoingOn, StoredInput):
         keys = (*keys, "since") if data.get("since") is not None else keys
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
@@ -498,7 +498,7 @@ class TabularInput(GoingOn, StoredInput):
         times = None if store.times is None else store.times[rows]
         return LinearSamples(values, store.labels[rows], self.view.sample_weight(rows), times)
 
-    # ---- model ----------------------------------------------------------------------------------------------------
+    # ---- model ----
 
     def config_values(self, processor: Any) -> dict[str, Any]:
         width = self.model_group.get("embedding_dim", 16)

@@ -116,7 +116,7 @@ class TextInput(GoingOn, LogInput):
     reads_descriptions: ClassVar = True
     has_stages: ClassVar = True
 
-    # ---- the recipe -----------------------------------------------------------------------------------------------
+    # ---- the recipe ----
 
     @classmethod
     def model_keys(cls, family: str) -> type[Values]:
@@ -181,7 +181,7 @@ class TextInput(GoingOn, LogInput):
                 "or {type: wordpiece, vocab_size: 8192} to train one on the training part's item texts",
             )
 
-    # ---- data -----------------------------------------------------------------------------------------------------
+    # ---- data ----
 
     def check(self) -> list[str]:
         lines = super().check()
@@ -482,7 +482,7 @@ class TextInput(GoingOn, LogInput):
                 "whatever it says; where that is words, take a backbone of their language"
             )
 
-    # ---- model ----------------------------------------------------------------------------------------------------
+    # ---- model ----
 
     def model(self, processor: Any) -> CTRSinkForCTR:
         model, backbone = self.model_group, self.model_group["backbone"]

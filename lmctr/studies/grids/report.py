@@ -397,7 +397,7 @@ def _title(section: Section, name: str, split: str) -> str:
     return f"{name}: no run is done" if run is None else f"{name}, {split} split: {run.count_samples()}"
 
 
-# ---- cells of the tables ------------------------------------------------------------------------------------------
+# ---- cells of the tables ----
 
 
 def _table(section: Section) -> str:

@@ -49,7 +49,6 @@ class _Candidate(Values):
 
 
 def run(options: AllocateOptions) -> None:
-    """Allocate, print, and write where `options.output` asks for it."""
     found = allocate_file(options)
     show_and_write(options, allocation_lines(found), allocation_table(found), allocation_dict(found))
 

@@ -68,7 +68,6 @@ class CostComparison:
 
 
 def run(options: CostRunOptions) -> None:
-    """Measure, print, and write where `options.output` asks for it."""
     found = compare_costs(options, partial(say, stream=sys.stderr))
     show_and_write(options, [found.heading()], found.table(), found.to_dict())
 

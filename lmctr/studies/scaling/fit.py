@@ -135,7 +135,6 @@ class FitAnalysis:
 
 
 def run(options: FitOptions) -> None:
-    """Fit, print, and write where `options.output` asks for it."""
     if options.x2 is not None:
         return run_two(options)
     folder, found = with_folder(options, fit_points)

@@ -129,7 +129,6 @@ class SurfaceAnalysis:
 
 
 def run_two(options: FitOptions) -> None:
-    """Fit, print, and write where `options.output` asks for it."""
     folder, found = with_folder(options, fit_two)
     for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)

@@ -15,7 +15,6 @@ from lmctr.utils.tables import markdown_table, text_table
 
 
 def run(options: FlopsOptions) -> None:
-    """Count, print, and write where `options.output` asks for it."""
     rows = [count_model(open_model(name, options.overrides), options, name) for name in options.models]
     table = flops_table(rows)
     print(text_table(table))

@@ -47,7 +47,7 @@ class Report:
         self.votes: Counter[str] = Counter()
         self.allocation: Allocation | None = None
 
-    # ---- choices --------------------------------------------------------------------------------------------------
+    # ---- choices ----
 
     @property
     def measured(self) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ class Report:
             ]
         self.allocation = allocate(scenarios | section.files, section.budget, section.minimal_roi)
 
-    # ---- words ----------------------------------------------------------------------------------------------------
+    # ---- words ----
 
     def noise(self) -> list[str]:
         """How the spread over seeds compares with what sizes differ in."""
@@ -220,7 +220,7 @@ class Report:
         )
         return [words] if cut else []
 
-    # ---- files ----------------------------------------------------------------------------------------------------
+    # ---- files ----
 
     def to_dict(self) -> dict[str, Any]:
         """What ladder.json holds."""

@@ -61,7 +61,6 @@ class RevenueComparison:
 
 
 def run(options: RevenueOptions) -> None:
-    """Compare, print, and write where `options.output` asks for it."""
     folder, found = with_folder(options, compare_pairs)
     models, table = len(found.revenue), found.table()
     for note in found.notes():

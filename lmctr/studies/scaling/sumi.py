@@ -48,7 +48,6 @@ class SumiPlan:
 
 
 def run(options: SumiOptions) -> None:
-    """Plan, print, and write where `options.output` asks for it."""
     folder, found = with_folder(options, plan_rows)
     print(found.markdown())
     if folder is not None:
