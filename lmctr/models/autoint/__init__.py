@@ -1,1 +1,1 @@
-"""AutoInt: self-attention over fields (arXiv 1810.11921)."""
+"""AutoInt (arXiv 1810.11921)."""

@@ -1,1 +1,1 @@
-"""BehaviorTransformer: a one-stage Transformer over behaviours and the candidate (after BST, arXiv 1905.06874)."""
+"""BehaviorTransformer (after BST, arXiv 1905.06874)."""

@@ -1,1 +1,1 @@
-"""CTR-Sink: language models with behaviour-level attention sinks (arXiv 2508.03668)."""
+"""CTR-Sink (arXiv 2508.03668)."""

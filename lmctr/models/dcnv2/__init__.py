@@ -1,1 +1,1 @@
-"""DCNv2: cross network and MLP (arXiv 2008.13535)."""
+"""DCNv2 (arXiv 2008.13535)."""

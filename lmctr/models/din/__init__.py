@@ -1,1 +1,1 @@
-"""DIN: deep interest network (arXiv 1706.06978)."""
+"""DIN (arXiv 1706.06978)."""

@@ -1,1 +1,1 @@
-"""DNN: the fields' vectors side by side into an MLP, the base that CTR models are compared with."""
+"""DNN: embeddings and an MLP."""

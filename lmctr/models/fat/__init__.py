@@ -1,1 +1,1 @@
-"""FAT: the Field-Aware Transformer (arXiv 2511.12081)."""
+"""FAT (arXiv 2511.12081)."""

@@ -1,1 +1,1 @@
-"""FFM: field-aware factorisation machines, one vector per feature and other field."""
+"""FFM: field-aware factorisation machines."""

@@ -1,1 +1,1 @@
-"""HiFormer: attention with projections of each field's own and over all fields (arXiv 2311.05884)."""
+"""HiFormer (arXiv 2311.05884)."""

@@ -1,1 +1,1 @@
-"""HSTU: hierarchical sequential transduction unit (arXiv 2402.17152)."""
+"""HSTU (arXiv 2402.17152)."""

@@ -1,1 +1,1 @@
-"""RankElastor: full token mixing and gated per-token networks (arXiv 2605.23191)."""
+"""RankElastor (arXiv 2605.23191)."""

@@ -1,1 +1,1 @@
-"""RankMixer: block-transpose token mixing and per-token networks (arXiv 2507.15551)."""
+"""RankMixer (arXiv 2507.15551)."""

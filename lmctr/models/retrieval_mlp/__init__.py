@@ -1,1 +1,1 @@
-"""RetrievalMLP: the foundation MLP on user and ad, of the pre-ranking stage."""
+"""RetrievalMLP, for the pre-ranking of ads."""

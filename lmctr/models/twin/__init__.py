@@ -1,1 +1,1 @@
-"""TWIN: two-stage interest network (arXiv 2302.02352)."""
+"""TWIN (arXiv 2302.02352)."""

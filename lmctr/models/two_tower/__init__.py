@@ -1,1 +1,1 @@
-"""TwoTower: a foundation MLP per side and their inner product, of the matching stage."""
+"""TwoTower, for the matching of ads."""

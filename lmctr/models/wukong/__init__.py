@@ -1,1 +1,1 @@
-"""Wukong: stacked factorisation machines (arXiv 2403.02545)."""
+"""Wukong (arXiv 2403.02545)."""

@@ -1,1 +1,1 @@
-"""xDeepFM: compressed interaction network, linear part and MLP (arXiv 1803.05170)."""
+"""xDeepFM (arXiv 1803.05170)."""

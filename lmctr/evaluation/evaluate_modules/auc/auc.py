@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: exact ROC AUC, ties counted one half. The computation is `lmctr.evaluation.metrics.auc`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: expected calibration error of the positive class. The computation is `lmctr.evaluation.metrics.expected_calibration_error`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

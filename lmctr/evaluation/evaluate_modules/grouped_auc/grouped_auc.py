@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: impression-weighted mean of the AUC inside each group (gAUC). The computation is `lmctr.evaluation.metrics.grouped_auc`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

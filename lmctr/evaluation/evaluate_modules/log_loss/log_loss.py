@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: mean binary cross entropy in nats. The computation is `lmctr.evaluation.metrics.log_loss`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

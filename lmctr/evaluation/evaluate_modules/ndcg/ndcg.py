@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: NDCG@k of the ads of each impression. The computation is `lmctr.evaluation.metrics.ndcg`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: log loss divided by the entropy of the labels' positive rate. The computation is `lmctr.evaluation.metrics.normalized_entropy`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

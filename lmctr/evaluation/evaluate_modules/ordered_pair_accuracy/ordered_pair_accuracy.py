@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: ordered-pair accuracy of the ads of each impression. The computation is `lmctr.evaluation.metrics.ordered_pair_accuracy`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: recall@m@k, the share of the k best ads by ground truth among the m best by score. The computation is `lmctr.evaluation.metrics.recall_at`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 

@@ -1,4 +1,4 @@
-"""Module for `evaluate.load`: R/R*, the eCPM of the ads that a model passes on relative to the ground truth's. The computation is `lmctr.evaluation.metrics.revenue_ratio`."""
+"""For `evaluate.load`."""
 
 from lmctr.evaluation import evaluate_base
 
