@@ -87,11 +87,7 @@ def settle(findings: Sequence[Finding], allow: Mapping[str, str] | None, where: 
 
 
 def rank_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """AUC of scores, ties counted half; NaN where one class is missing.
-
-    Not `lmctr.evaluation.metrics.auc`, which this floor does not know, and which takes weights and refuses what it cannot measure: columns
-    of one class are nothing to report of here. Their numbers are the same.
-    """
+    """AUC of scores, ties counted half, as `lmctr.evaluation.metrics.auc`, which this floor does not know; NaN where one class is missing."""
     positive = labels > 0
     count, rest = int(positive.sum()), int((~positive).sum())
     if not count or not rest:

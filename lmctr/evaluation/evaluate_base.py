@@ -37,6 +37,8 @@ _OPTIONS = {
     "sample_weight": "one non-negative weight per sample; optional.",
     "ties": 'of equal scores: "expected" (default), the mean over their orders, or "worst".',
 }
+ADAPTIVE_RANKING = """@inproceedings{wang2024adaptive, title={Adaptive Neural Ranking Framework: Toward Maximized Business Goal for
+  Cascade Ranking Systems}, author={Wang, Yunli and others}, booktitle={WWW}, year={2024}}"""
 
 
 class MetricModule(evaluate.Metric):

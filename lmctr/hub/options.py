@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmctr.utils.options import DEVICE, check_port, option
+from lmctr.utils.options import DEVICE, MODEL, check_port, option
 
 EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 EMBEDDINGS = "embeddings"
@@ -87,9 +87,7 @@ class DemoOptions:
     """Show a model in the browser: choose a user or paste a history, see the candidates ranked and what the model looked at. With
     --space, write a folder that can be pushed as a Space of the Hub. Needs the extra `demo`."""
 
-    run: str = option(
-        "folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True, metavar="RUN"
-    )
+    run: str = option(MODEL, positional=True, metavar="RUN")
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 7860)
     device: str | None = option(DEVICE, None)

@@ -375,8 +375,7 @@ def _nan(value: float | None) -> float:
 def _simplest(errors: list[np.ndarray]) -> int:
     """The first law whose errors are no more than one standard error (of the paired differences) above the best law's.
 
-    Leave-one-out is the noisier criterion: on 12 points of a power law with 1 % noise the plain minimum took a break that is not
-    there in 3 of 8 draws, this rule in 2, AICc in none.
+    Leave-one-out is the noisier criterion, whose plain minimum more often takes a break that is not there.
     """
     best = min(errors, key=np.mean)
     for place, error in enumerate(errors):

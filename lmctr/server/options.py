@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import DEVICE, DTYPE, check_counts, check_port, option
+from lmctr.utils.options import DEVICE, DTYPE, MODEL, check_counts, check_port, option
 
 
 @dataclass
@@ -13,7 +13,7 @@ class ServeOptions:
     """Serve a trained model over HTTP: a run folder, any folder that from_pretrained loads, or a Hub id. Answers POST /v1/score,
     /v1/rerank and /v1/users/{id}/events, GET /health, /ready and /metrics. Needs the extra `serve`."""
 
-    run: str = option("folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True)
+    run: str = option(MODEL, positional=True)
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 8000)
     device: str | None = option(DEVICE, None)

@@ -190,7 +190,7 @@ class CTRSinkScorer(RequestScorer):
         self, rows: _Rows, plan: Plan, encoded: EncodedPrefix | None
     ) -> tuple[list[tuple[np.ndarray, Pack]], EncodedPrefix, int]:
         """Numbers of the candidates that begin alike, and what is to run of them; then what `encode` returns."""
-        _check_positions(self.model, int(plan.length.max()))
+        self.model.model.check_length("a row has", int(plan.length.max()), "tokens")
         pieces = rows.pieces
         suffix = pieces.values[pieces.suffix[0] : pieces.suffix[0] + pieces.suffix[1]]
         # Rows that lost the same number of behaviours to max_length begin alike. The largest part stays in the state. Where a target
@@ -335,14 +335,6 @@ def _window_that_cuts(text_config: Any, longest: int | None) -> str | None:
     if window is None or (kinds and "sliding_attention" not in kinds) or (longest is not None and longest <= window):
         return None
     return f"with sliding_attention see {window} tokens back; give the processor max_length={window} or less, so that no history is longer"
-
-
-def _check_positions(model: torch.nn.Module, longest: int) -> None:
-    limit = model.model.max_positions
-    if limit is not None and longest > limit:
-        raise ValueError(
-            f"a row has {longest} tokens, but the backbone has positions for {limit}; give the processor max_length={limit}"
-        )
 
 
 @contextmanager

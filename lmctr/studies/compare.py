@@ -25,6 +25,8 @@ from lmctr.utils.progress import step
 from lmctr.utils.results import write_result
 from lmctr.utils.tables import markdown_table, text_table
 
+OVER_SEEDS = "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user"
+UNCORRECTED = "Intervals are 95 %, p values two-sided and not corrected for the number of tests."
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
 
 
@@ -46,11 +48,7 @@ class Comparison:
     def markdown(self, command: str) -> str:
         """A Markdown document; `command` is quoted in it."""
         tables = [markdown_table(table) for table in self._tables()]
-        notes = [
-            "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of "
-            "the AUC per user, ECE has 10 uniform bins. Intervals are 95 %, p values two-sided and not corrected for the "
-            "number of tests."
-        ]
+        notes = [f"{OVER_SEEDS}, ECE has 10 uniform bins. {UNCORRECTED}"]
         if self.tests:
             notes.append(self.tests_note)
         return "\n\n".join([*self._heading(), *tables, *notes, f"```\n{command}\n```"])

@@ -23,7 +23,7 @@ from lmctr.models.families import family_of
 from lmctr.runs.about import data_lines, dataset_info, shown, shown_command, without_paths
 from lmctr.runs.folder import METRICS, SLICES, RunFolder, open_run, unlike_data
 from lmctr.studies.analyses.common import run_names
-from lmctr.studies.compare import compare_runs
+from lmctr.studies.compare import OVER_SEEDS, UNCORRECTED, compare_runs
 from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.lock import owned
@@ -32,10 +32,7 @@ from lmctr.utils.suggest import errors_of
 from lmctr.utils.tables import seed_cells
 
 _MAIN = ("revenue_ratio", "auc")
-_RESULTS_NOTE = (
-    "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user, "
-    "UAUC their plain mean, NE the log loss over that of the mean rate, ECE has 10 uniform bins. What was chosen was chosen on validation."
-)
+_RESULTS_NOTE = f"{OVER_SEEDS}, UAUC their plain mean, NE the log loss over that of the mean rate, ECE has 10 uniform bins. What was chosen was chosen on validation."
 
 
 @dataclass(frozen=True)
@@ -254,9 +251,7 @@ def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: in
             "Runs of one recipe: nothing to test against. Give runs of another recipe with the same seeds."
         )
         return section
-    section.notes.append(
-        "Differences are first minus second. Intervals are 95 %, p values two-sided and not corrected for the number of tests."
-    )
+    section.notes.append(f"Differences are first minus second. {UNCORRECTED}")
     first = [str(run.folder.path) for run in groups[0]]
     for group in groups[1:]:
         against = f"{_group_name(groups[0])} against {_group_name(group)}"

@@ -12,6 +12,9 @@ from typing import Any
 DEVICE = "cpu, cuda, cuda:1, ... (default: cuda where there is one)"
 """What `--device` accepts."""
 
+MODEL = "folder of the model and its processor, or a Hub id (user/name[@revision])"
+"""What `run` is where a model answers."""
+
 DTYPE = "precision of weights and scores; int8: of a language model's matrices, on CPUs (default: as stored)"
 """What `--dtype` says where a model answers."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmctr.utils.measure import PRECISIONS
-from lmctr.utils.options import DEVICE, DTYPE, check_counts, option
+from lmctr.utils.options import DEVICE, DTYPE, MODEL, check_counts, option
 
 
 @dataclass
@@ -14,7 +14,7 @@ class PredictOptions:
     """Score requests (JSON lines) or the rows of a table with a trained model: a run folder, any folder that from_pretrained
     loads, or a Hub id. What a request looks like follows from the model's processor."""
 
-    run: str = option("folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True)
+    run: str = option(MODEL, positional=True)
     input: str = option(
         "a table: rows of user, item and time, or of a model's fields; or JSON lines; - for standard input",
         metavar="FILE",

@@ -9,5 +9,4 @@ class OrderedPairAccuracy(evaluate_base.MetricModule):
     name_, inputs = "ordered_pair_accuracy", "impressions"
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[1, 3, 2]]"
     value = 1.0
-    citation_ = """@inproceedings{wang2024adaptive, title={Adaptive Neural Ranking Framework: Toward Maximized Business Goal for
-  Cascade Ranking Systems}, author={Wang, Yunli and others}, booktitle={WWW}, year={2024}}"""
+    citation_ = evaluate_base.ADAPTIVE_RANKING

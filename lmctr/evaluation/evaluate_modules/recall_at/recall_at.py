@@ -14,5 +14,4 @@ class RecallAt(evaluate_base.MetricModule):
     }
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[3, 2, 1]], m=2, k=2"
     value = 0.5
-    citation_ = """@inproceedings{wang2024adaptive, title={Adaptive Neural Ranking Framework: Toward Maximized Business Goal for
-  Cascade Ranking Systems}, author={Wang, Yunli and others}, booktitle={WWW}, year={2024}}"""
+    citation_ = evaluate_base.ADAPTIVE_RANKING
