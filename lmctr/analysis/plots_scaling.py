@@ -215,7 +215,6 @@ def _axes(name: str, values: Sequence[float], what: str, height: float = 4.4) ->
 
 
 def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, scale: str = "linear") -> Path:
-    """Name the axes of a picture and write it."""
     _name_axes(axes, x_name, y_name, title, scale)
     return save_figure(axes.figure, path)
 

@@ -115,8 +115,6 @@ def benchmark_train(options: TrainBenchmark) -> dict[str, Any]:
 
 
 class _Training:
-    """A model, its optimiser and its batches."""
-
     def __init__(
         self, options: TrainBenchmark, arm: Arm, view: TextView, events: np.ndarray, rows: list[np.ndarray]
     ) -> None:
@@ -135,7 +133,6 @@ class _Training:
         return {key: value.to(self.options.device) for key, value in batch.items()}
 
     def cut(self, rows: np.ndarray) -> list[np.ndarray]:
-        """A batch as micro-batches."""
         return [rows[some] for some in blocks(len(rows), self.options.micro_batch_size)]
 
     def measure(self, batches: int) -> None:
@@ -222,7 +219,6 @@ def _batches(options: TrainBenchmark, lengths: np.ndarray, longest: bool = False
 
 
 def _shuffled(batches: list[np.ndarray]) -> list[np.ndarray]:
-    """The same samples in random batches."""
     together = np.random.default_rng(SEED).permutation(np.concatenate(batches))
     return np.array_split(together, len(batches))
 

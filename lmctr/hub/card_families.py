@@ -163,7 +163,6 @@ class TextCard(CardFamily):
 
 
 def _sinks(config: dict[str, Any]) -> str:
-    """The variant of CTR-Sink in words."""
     kind, signal = config.get("sink_kind", "sink"), config.get("sink_signal")
     signals = [signal] if isinstance(signal, str) else list(signal or [])
     if kind == "none":
@@ -239,7 +238,6 @@ class SequenceCard(CardFamily):
 
 
 def _strategy(entry: dict[str, Any]) -> str:
-    """One extraction strategy in words."""
     parts = []
     for key in ("behaviors", "scenarios"):
         value = entry.get(key)

@@ -533,7 +533,6 @@ def rewriting(path: str | Path) -> Iterator[None]:
 
 
 def _of_data(run: RunFolder) -> str:
-    """The data of a run, in words."""
     name = ((run.recipe() or {}).get("data") or {}).get("name")
     return "" if name is None else f" (its data: {name})"
 

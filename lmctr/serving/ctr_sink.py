@@ -63,7 +63,6 @@ class _Rows(NamedTuple):
         return keywords
 
     def plan(self, settings: AssemblySettings) -> Plan:
-        """What the texts of all candidates hold."""
         rows = self.rows(np.arange(len(self.target)))
         similarity = rows.pop("candidates", None)
         with _named_errors(self.number):

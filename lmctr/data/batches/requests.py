@@ -73,7 +73,6 @@ class RequestCollator:
         return batch
 
     def _requests(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """Arguments of the processor."""
         found: dict[str, list[Any]] = {"histories": [], "times": []}
         targets = []
         for place, row in enumerate(rows):

@@ -153,7 +153,6 @@ class _Reader:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns to read."""
         indices = _INDICES if self.ranks == "position" else ()
         return list(dict.fromkeys([*_KEYS, *_USER, *_VIDEO, *_NUMBERS, *PRIORITIES, *indices, *self.weights]))
 

@@ -240,7 +240,6 @@ class _Reader:
     split: tuple[str, tuple[float, float, float], int]
 
     def blocks(self) -> Iterator[ImpressionBlock]:
-        """All impressions, some at a time."""
         rows, roles, starts = self.rows, self.roles, self.rows.starts
         ends = np.append(starts[1:], rows.table.num_rows)
         ranks, ecpm = self._ranks(ends - starts), self._numbers(roles.ecpm)

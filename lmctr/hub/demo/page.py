@@ -39,7 +39,6 @@ _FIELDS = {  # what a kind of request is typed into: key, label; None is what re
 
 
 def _fields(served: ServedModel) -> Sequence[tuple[str | None, str]]:
-    """The boxes of a model's page."""
     if served.kind != "text" or served.processor.statistics_reader is None:
         return _FIELDS[served.kind]
     labels = {"candidates": 'Candidates, one {"item": id or null, "text": ...} per line'}  # counted by the items' ids

@@ -269,7 +269,6 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         return torch.where(is_sink, sink_embeds, inputs_embeds), sink_buckets, sinks
 
     def _words(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Input embeddings of words."""
         embeddings = self.language_model.get_input_embeddings()
         if input_ids.is_cpu and input_ids.numel() and not torch.compiler.is_compiling():
             least, most = input_ids.aminmax()

@@ -348,7 +348,6 @@ class JoinedRows:
         return whole_ids(array.dictionary_encode(), name, rows.source)
 
     def _read_items(self, rows: Rows) -> pa.Array:
-        """The items' ids."""
         name, known = self.names.item, self.log.catalogue["item_id"]
         found = self._read_ids(rows, name, known.type)
         if self.kind.reads_descriptions:

@@ -335,7 +335,6 @@ class InputKind(ABC):
         return samples._replace(weight=drawn if samples.weight is None else drawn * samples.weight)
 
     def _positive_words(self, rate: float) -> str:
-        """A summary of the training part's labels."""
         share = self.data.get("negative_share")
         drawn = "" if share is None else f", {share:.3g} of whose negatives were drawn and count {1 / share:.3g} times"
         return f"positive {rate:.1%} of training{drawn}"

@@ -174,7 +174,6 @@ class TabularInput(GoingOn, StoredInput):
             self._table_options["statistics"] = processor.statistics_reader
 
     def _log_table(self) -> TableSource:
-        """The table of the samples of the log that was read."""
         from lmctr.data.builders.movielens_table import movielens_table
 
         return movielens_table(self.log, self.log_splits, **self._table_options)
