@@ -67,7 +67,7 @@ def baseline_predictions(
         splits: event indices of the parts, each with a label 0 or 1: the samples that the model is evaluated on as `splits.validation` and
             `splits.test`, the whole training split as `splits.train`.
         seed: seed of the trees.
-        refit: fit on training and validation together for the test split, as a model that is refitted does.
+        refit: fit on training and validation for the test split.
         statistics: what those read that read statistics.
 
     Returns:

@@ -36,7 +36,7 @@ def impression_baseline_metrics(
 
     Args:
         store: the impressions. splits: impressions of "train", and of the parts to measure. settings: of the metrics. seed: of what is drawn.
-        refit: fit on training and validation together for the test split, as a model that is refitted does.
+        refit: fit on training and validation for the test split.
 
     Returns:
         name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; the best possible scores too, as [`BOUND`], where the store knows them.

@@ -149,7 +149,7 @@ def table_baseline_predictions(
         splits: row numbers: those that the model is evaluated on as "validation" and "test", the whole training part as "train".
         seed: of folds, drawn rows and trees.
         max_rows: see `table_features`.
-        refit: fit on training and validation together for the test split, as a model that is refitted does.
+        refit: fit on training and validation for the test split.
 
     Returns:
         {"field_counting": {"validation": probabilities, "test": probabilities}, "field_gradient_boosting": {...}}.

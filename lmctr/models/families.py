@@ -143,7 +143,6 @@ _CLIMBER = (
 )
 _RETRIEVAL = "Scaling Laws for Online Advertisement Retrieval. https://arxiv.org/abs/2411.13322"
 
-# In the order in which messages list them.
 _FAMILIES = [
     Family(
         "ctr_sink",

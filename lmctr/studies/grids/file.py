@@ -202,7 +202,6 @@ def grid_of(content: Any, path: Path, name: str, output_dir: str | None = None) 
         if other not in known:
             hint = did_you_mean(other, [*known, *(entry.name for entry in keys.points or ())], "did you mean")
             raise ValueError(f"{name}: {what} {other!r}, which is no point;{hint} points: {', '.join(known)}")
-    # A point is not tested against itself.
     points = [replace(point, compare_to=None) if point.compare_to == point.name else point for point in points]
     folder = Path(output_dir or keys.output_dir or f"runs/{title}")
     return Grid(path, title, keys.description or "", folder, keys.seeds, points, contrasts)

@@ -131,7 +131,6 @@ def allocation_lines(found: Allocation) -> list[str]:
 
 
 def allocation_table(found: Allocation) -> list[list[str]]:
-    """Cells for people."""
     rows = [["scenario", "design", "gain", "cost", "ROI"]]
     for name, design in found.chosen.items():
         rows.append([name, sizes_text(design.sizes), f"{design.gain:.6g}", f"{design.cost:.6g}", compact(design.roi)])

@@ -56,7 +56,6 @@ class CostComparison:
         )
 
     def table(self) -> list[list[str]]:
-        """Cells for people."""
         head = ["run", "FLOPs/request", "single", "batched", "load", "quantile", "95 % of windows", "relative"]
         return [[*head, "machines"]] + [_cells(row) for row in self.models]
 

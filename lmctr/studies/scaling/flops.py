@@ -36,7 +36,6 @@ def count_model(model: Any, request: RequestOptions, name: str = "") -> dict[str
 
 
 def flops_table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Cells for people."""
     head = ["model", "family", "candidates", "length", "FLOPs/sample", "FLOPs/request"]
     table = [[*head, "dense params", "embedding params"]]
     for row in rows:

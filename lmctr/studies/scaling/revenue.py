@@ -39,7 +39,6 @@ class RevenueComparison:
         ]
 
     def table(self) -> list[list[str]]:
-        """Cells for people."""
         table = [["metric", "R^2", "mean deviation", "max deviation", "slope", "intercept"]]
         for name, fit in self.fits.items():
             numbers = (fit.mean_deviation, fit.max_deviation, fit.slope, fit.intercept)
