@@ -52,30 +52,30 @@ def first_rows(head: bytes, delimiter: str, quoted: bool = True) -> list[list[st
     return [*itertools.islice(filter(None, rows), 20)]
 
 
-def names_of_rows(names: list[str], rows: Sequence[Sequence[str]], source: str) -> list[str]:
+def names_of_rows(names: list[str], rows: Sequence[Sequence[str]], source: str, delimiter: str) -> list[str]:
     """The names, and an empty one where the rows end in a delimiter that the line of names lacks.
 
     Raises:
         ValueError: every line stands in quotes as one text.
     """
-    for sign in ",;\t" if len(names) == 1 and rows else ():
-        if sign in names[0] and all(
-            len(cells) == 1 and cells[0].count(sign) >= names[0].count(sign) for cells in rows
-        ):
-            raise ValueError(
-                f"{source}: every line stands in quotes, as one text ({names[0]!r:.80}); take the quotes away: "
-                f"""sed -E 's/^([^"]*)"(.*)"\\r?$/\\1\\2/; s/""/"/g' {source} > plain.csv"""
-            )
+    most = names[0].count(delimiter) if len(names) == 1 and rows else 0  # it stands in names that are quoted only
+    if most and all(len(cells) == 1 and cells[0].count(delimiter) >= most for cells in rows):
+        raise ValueError(
+            f"{source}: every line stands in quotes, as one text ({names[0]!r:.80}); take the quotes away: "
+            f"""sed -E 's/^([^"]*)"(.*)"\\r?$/\\1\\2/; s/""/"/g' {source} > plain.csv"""
+        )
     ends = rows and "" not in names and all(len(cells) == len(names) + 1 and not cells[-1] for cells in rows)
     return [*names, ""] if ends else names
 
 
-def names_of_first(rows: Sequence[Sequence[str]], names: Sequence[str], source: str) -> list[str] | None:
+def names_of_first(
+    rows: Sequence[Sequence[str]], names: Sequence[str], source: str, delimiter: str
+) -> list[str] | None:
     """The names of a file's columns where its first line holds values: those given, and an empty one where the rows end in a delimiter. None where the
     first line holds names itself: two of those given, or nothing else.
 
     Args:
-        rows: cells of the first lines. names: as stated. source: the file, for errors.
+        rows: cells of the first lines. names: as stated. source: the file, for errors. delimiter: what parts cells.
 
     Raises:
         ValueError: another number of columns than of names.
@@ -84,7 +84,7 @@ def names_of_first(rows: Sequence[Sequence[str]], names: Sequence[str], source: 
     known = sum(cell.strip() in names for cell in first)
     if known > 1 or (first and known == len(first)):
         return None
-    found = names_of_rows([*names], rows, source)
+    found = names_of_rows([*names], rows, source, delimiter)
     if first and len(first) != len(found):
         cells = first_of([*map(repr, first)], _SHOWN)
         raise ValueError(

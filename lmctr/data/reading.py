@@ -472,7 +472,7 @@ def read_delimited(
 
     if names:
         with source() as stream:
-            names = names_of_first(first_rows(stream.read(HEAD), delimiter, quoted), names, str(path))
+            names = names_of_first(first_rows(stream.read(HEAD), delimiter, quoted), names, str(path), delimiter)
     read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=1 << 24)
     try:
         if names:
@@ -481,7 +481,7 @@ def read_delimited(
             with source() as stream:
                 head = stream.read(1 << 20).lstrip(b"\r\n")
             written, rows = _header(first_line(head), parse, path), first_rows(head[:HEAD], delimiter, quoted)[1:]
-            if (plain := names_of_rows(_plain(written), rows, str(path))) != written:
+            if (plain := names_of_rows(_plain(written), rows, str(path), delimiter)) != written:
                 read.column_names, read.skip_rows = plain, 1
             check_columns(plain, wanted, str(path))
         convert = pacsv.ConvertOptions(

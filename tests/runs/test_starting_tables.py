@@ -196,6 +196,7 @@ def test_only_tabular_families_read_a_table(clicks):
         "site_number",
         "site_bin",
         "slot",
+        "slot_number",
         "visits",
         "visits_number",
         "visits_bin",

@@ -216,12 +216,12 @@ def _stream_csv(
             if not quoted:
                 block = block.replace(writing.delimiter.encode(), ONE_SIGN.encode())
             if names is not None and names is writing.names:
-                names = names_of_first(first_rows(block[:HEAD], delimiter, quoted), names, str(path))
+                names = names_of_first(first_rows(block[:HEAD], delimiter, quoted), names, str(path), delimiter)
             if names is None:
                 block = block.lstrip(b"\r\n")
                 line = first_line(block)
                 names, block = csv_header(line, parse, path), block[len(line) :]
-                names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted), str(path))
+                names = names_of_rows(names, first_rows(block[:HEAD], delimiter, quoted), str(path), delimiter)
             if not done:
                 check_columns(names, wanted, str(path))
             if not block.strip():  # the header line alone
