@@ -201,11 +201,10 @@ class Training:
     def __init__(
         self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str, quiet: bool = False
     ):
-        self.quiet = quiet
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
         self.command, self.was_started, self.commit = command, False, commit_here()
         self.view: InputKind = input_of(recipe)
-        self._loaded = False
+        self.quiet, self._loaded = quiet, False
         self.values = {
             "disable_tqdm": True,
             "run_name": folder.path.name,

@@ -6,6 +6,7 @@ import os
 import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -406,7 +407,7 @@ class _TableGuesser(Guesser):
         own = (self._time_of(name) or ("", {}))[1].get("format")
         if not _AFTERWARDS.isdisjoint(words_of(name)):
             return "a time of what may have come after the label, by its name", "", []
-        days, of_rows = self._days(name, own), None if moment is None else self._days(moment, form)
+        days, of_rows = self._days(name, own), self._days_of_rows
         if days is None or (of_rows is None and moment is not None):
             return "a time, in a form that no field reads", "", []
         if "%y" in (own or "") and np.nanmax(days) > clock.time() / 86_400:
@@ -425,6 +426,12 @@ class _TableGuesser(Guesser):
                 why, fields = f"{why} and {other}", fields + self._until(other, its_form, name, own, days - since)
         self.dates[name] = days, own
         return None, why, fields
+
+    @cached_property
+    def _days_of_rows(self) -> np.ndarray | None:
+        """[`_days`] of the rows' own time, None where they have none, too: read once for all columns of times."""
+        schema = self.found.schema
+        return self._days(schema["time"], schema.get("time_format")) if "time" in schema else None
 
     def _until(
         self, name: str, form: str | None, until: str | None, until_form: str | None, days: np.ndarray
