@@ -40,7 +40,9 @@ from .table import (
     whole_number,
 )
 
-_KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale", "whole")
+_OF_EACH = ("mean", "scale", "low", "high")
+_NEWER = ("whole", "low", "high")  # which files from before do not have
+_KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale", *_NEWER)
 STRENGTH = 3.0
 """Imaginary events that smooth the statistics of models; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 _CLIP = 1e-6  # of rates, before their log-odds
@@ -57,6 +59,8 @@ class StatisticsReader:
         numbers: mean and scale of the items' numbers that users may have a taste for, and of the residuals left for factors.
         mean, scale: (F,) of the transformed statistics of the training events.
         whole: columns of the context that hold whole numbers: "03", "3.0" and 3 are one there, as in tables.
+        low, high: (F,) least and most of the transformed statistics of the training events. What lies beyond is read as if it were there: counts
+            grow as a log goes on, and of what was never seen a model that is no tree would say ever more. Empty: no limits.
 
     Example:
         >>> reader = StatisticsReader.fit(log, splits.train, "full")  # doctest: +SKIP
@@ -71,6 +75,8 @@ class StatisticsReader:
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     whole: tuple[str, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     @classmethod
     def fit(
@@ -113,6 +119,7 @@ class StatisticsReader:
         numbers = signals.numbers | {signal: signals.left[signal] for signal in factors}
         reader = replace(reader, numbers={key: _moments(own[events]) for key, own in numbers.items()})
         count, mean, squares = (np.zeros(len(resolved)) for _ in range(3))
+        low, high = np.full((2, len(resolved)), np.nan)
         for _, places, values in counted(log, reader.rows, reader.priors, events, label, signals):
             values = _transformed([reader.rows[place] for place in places], values)
             some = ~np.isnan(values)
@@ -121,6 +128,7 @@ class StatisticsReader:
             spread = (np.where(some, values - own, 0) ** 2).sum(0)
             # of two parts (Chan, Golub and LeVeque 1979)
             share, apart = more / np.maximum(count[places] + more, 1), own - mean[places]
+            _widen(low, high, places, values)
             squares[places] += spread + apart**2 * count[places] * share
             mean[places] += apart * share
             count[places] += more
@@ -134,7 +142,15 @@ class StatisticsReader:
         scale[scale < 1e-9] = 1.0  # a constant becomes 0
         scores = [place for place, row in enumerate(reader.rows) if row.is_score]
         scale[scores] = np.maximum(scale[scores], LEAST_SPREAD)
-        return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
+        low, high = map(np.nan_to_num, (low, high))  # what nobody knows is 0
+        return replace(reader, **{key: tuple(own.tolist()) for key, own in zip(_OF_EACH, (mean, scale, low, high))})
+
+    def widened(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> StatisticsReader:
+        """The same with limits that these events (S,), on which a training goes on, lie within."""
+        low, high = np.array(self.low), np.array(self.high)
+        for _, places, values in counted(log, self.rows, self.priors, events, label) if self.low else ():
+            _widen(low, high, places, _transformed([self.rows[place] for place in places], values))
+        return replace(self, low=tuple(low.tolist()), high=tuple(high.tolist()))
 
     @cached_property
     def rows(self) -> list[Statistic]:
@@ -232,7 +248,7 @@ class StatisticsReader:
         return result
 
     def scaled(self, raw: np.ndarray) -> np.ndarray:
-        """(.., F) float32: transformed, less the mean, by the scale; 0 where not known.
+        """(.., F) float32: transformed, at most `high` and at least `low`, less the mean, by the scale; 0 where not known.
 
         Raises:
             ValueError: another number of columns.
@@ -245,15 +261,16 @@ class StatisticsReader:
         return self._scaled(raw, range(len(self.names)))
 
     def _scaled(self, raw: np.ndarray, places: Sequence[int]) -> np.ndarray:
-        mean, scale = (np.array([values[place] for place in places]) for values in (self.mean, self.scale))
+        numbers = (self.mean, self.scale, *((self.low, self.high) if self.low else ()))
+        mean, scale, *limits = (np.array([values[place] for place in places]) for values in numbers)
         values = _transformed([self.rows[place] for place in places], raw)
+        values = np.clip(values, *limits) if limits else values
         return np.nan_to_num((values - mean) / scale, nan=0.0).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         values = asdict(self)
-        if not self.whole:  # so it is in files from before there was the key
-            del values["whole"]
+        values = {key: value for key, value in values.items() if value or key not in _NEWER}  # as in files from before
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @classmethod
@@ -264,12 +281,12 @@ class StatisticsReader:
             ValueError: unknown or missing keys, unknown statistics, numbers that do not fit.
         """
         refuse_unknown(values, _KEYS, "statistics_reader")
-        missing = [key for key in _KEYS if key not in values and key != "whole"]
+        missing = [key for key in _KEYS if key not in values and key not in _NEWER]
         if missing:
             raise ValueError(f"statistics_reader lacks {', '.join(missing)}; fit the processor again")
         names = tuple(statistic(name).name for name in values["names"])
-        for key in ("mean", "scale"):
-            if len(values[key]) != len(names):
+        for key in _OF_EACH:
+            if len(values.get(key) or (names if key in _NEWER else ())) != len(names):
                 raise ValueError(
                     f"statistics_reader.{key} has {len(values[key])} numbers for {len(names)} statistics; fit the processor again"
                 )
@@ -280,13 +297,19 @@ class StatisticsReader:
             **numbers,
             mean=tuple(values["mean"]),
             scale=tuple(values["scale"]),
-            whole=tuple(values.get("whole", ())),
+            **{key: tuple(values.get(key, ())) for key in _NEWER},
         )
 
 
 def _put(result: np.ndarray, asked: np.ndarray | slice, places: Sequence[int], values: np.ndarray) -> None:
     """Values (N, K) at rows and columns."""
     result[asked if isinstance(asked, slice) else asked[:, None], places] = values
+
+
+def _widen(low: np.ndarray, high: np.ndarray, places: Sequence[int], values: np.ndarray) -> None:
+    """Let limits hold values (N, K), NaN where not known."""
+    low[places] = np.fmin(low[places], np.fmin.reduce(values, initial=np.nan))
+    high[places] = np.fmax(high[places], np.fmax.reduce(values, initial=np.nan))
 
 
 def _transformed(rows: Sequence[Statistic], raw: np.ndarray) -> np.ndarray:

@@ -527,6 +527,50 @@ def test_scaling_and_the_stored_form():
         StatisticsReader.from_dict(stored | {"mean": [0.0]})
 
 
+def test_what_lies_beyond_the_training_events_is_read_as_their_edge():
+    """Counts grow as a log goes on; a model that is no tree would say ever more of what it was never shown."""
+    log = make_log()
+    train, _, later = np.split(np.argsort(log.time, kind="stable"), [60, 100])
+    reader = StatisticsReader.fit(log, train, ["user_rate", "item_count", "last_5_mean", "release_year"])
+    without = dataclasses.replace(reader, low=(), high=())
+    raw = reader.raw(log, train)
+    np.testing.assert_array_equal(reader.scaled(raw), without.scaled(raw))
+    edges = np.nanmin(reader.scaled(raw), 0), np.nanmax(reader.scaled(raw), 0)
+    after, free = reader.scaled(reader.raw(log, later)), without.scaled(reader.raw(log, later))
+    np.testing.assert_array_equal(after[:, 1], np.clip(free[:, 1], edges[0][1], edges[1][1]))
+    assert free[:, 1].max() > after[:, 1].max() == edges[1][1]
+    np.testing.assert_array_equal(reader.of_events(log, later), after)
+    far = np.array([[1 - 1e-9, 1e12, 1.0, -1e12], [1e-9, 0, 0, 1e12]])
+    assert np.abs(without.scaled(far)).max() > 1e6
+    limits = [reader.low, reader.high] - np.array(reader.mean)
+    assert np.abs(reader.scaled(far)).max() <= np.abs(limits / reader.scale).max() + 1e-6
+
+    stored = json.loads(json.dumps(without.to_dict()))
+    assert not {"low", "high"} & stored.keys()  # a file from before there were limits
+    assert StatisticsReader.from_dict(stored) == without == without.widened(log, later)
+    with pytest.raises(ValueError, match=r"statistics_reader\.high has 1 numbers for 4"):
+        StatisticsReader.from_dict(reader.to_dict() | {"high": [0.0]})
+
+    wider = reader.widened(log, later)
+    np.testing.assert_array_equal(wider.scaled(reader.raw(log, later)), free)
+    both = StatisticsReader.fit(log, np.r_[train, later], list(reader.names))
+    assert dataclasses.replace(wider, low=(), high=()) == without
+    names = reader.names.index("user_rate")  # of another prior
+    for own, expected in ((wider.low, both.low), (wider.high, both.high)):
+        np.testing.assert_allclose(np.delete(own, names), np.delete(expected, names))
+
+
+def test_what_no_training_event_knows_stays_unknown():
+    """A statistic of a set that is known only later has no scale, and no limits but 0."""
+    log = make_log(genres=False)
+    log.catalogue = log.catalogue.append_column("year", pa.nulls(30, pa.int32()))
+    reader = StatisticsReader.fit(log, np.arange(100), "basic")
+    place = reader.names.index("release_year")
+    raw = reader.raw(log, np.arange(100))
+    raw[:, place] = 1999.0
+    assert (reader.scaled(raw)[:, place] == 0).all()
+
+
 def test_only_training_events_are_fitted_on_and_another_label_may_stand_in():
     log = make_log()
     train = np.arange(50)

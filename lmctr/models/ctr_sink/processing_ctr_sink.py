@@ -8,6 +8,7 @@ or sellers wrote is never read as a special token.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import os
@@ -267,9 +268,11 @@ class CTRSinkProcessor(ProcessorMixin):
     @property
     def fingerprint(self) -> str:
         """Hex digest of what the weights know the meaning of: the vocabulary, the prompt, the bins of sinks and words, the scale of the
-        statistics; models keep it as `processor_fingerprint`. Lengths may change: they are no part of it."""
+        statistics; models keep it as `processor_fingerprint`. Lengths and the limits of statistics may change: they are no part of it."""
         told = self.to_dict()
         told = {key: told[key] for key in ("prompt", "value_levels", "statistic_bounds", "statistics_reader")}
+        if (reader := self.statistics_reader) is not None:
+            told["statistics_reader"] = dataclasses.replace(reader, low=(), high=()).to_dict()
         text = json.dumps([sorted(self.tokenizer.get_vocab().items()), told], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

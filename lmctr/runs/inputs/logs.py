@@ -134,12 +134,14 @@ class LogInput(InputKind):
         self.log = InteractionLog.load(folder / "log")
         self._split()
 
-    def statistics_reader(self) -> StatisticsReader | None:
-        """The reader of the recipe's statistics, fitted on the training part; None without any."""
+    def statistics_reader(self, earlier: StatisticsReader | None = None) -> StatisticsReader | None:
+        """The reader of the recipe's statistics, fitted on the training part, or an earlier run's, widened by it; None without any."""
         names = self.data["statistics"]
         if not names:
             return None
         events = self.splits.train if self.data["negative_share"] is None else self.whole_train
+        if earlier is not None:
+            return earlier.widened(self.log, events, label=self.first_label())
         return StatisticsReader.fit(self.log, events, names, label=self.first_label())
 
     def feedback_labels(self) -> list[int] | None:

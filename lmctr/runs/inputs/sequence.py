@@ -156,6 +156,7 @@ class SequenceInput(GoingOn, LogInput):
         unread = self.statistics_kept(self.log, earlier.statistics)
         limits = {"min_count": data["min_count"], "max_idle": data["max_idle"]}
         processor, report = extend_sequence_processor(earlier, self.log, self.splits.train, **limits)
+        processor.statistics_reader = self.statistics_reader(earlier.statistics_reader)
         self.say_extended(report)
         self.extended += unread
         self.say_times(self.log.time, self.splits)

@@ -277,6 +277,7 @@ class TextInput(GoingOn, LogInput):
             self.refuse_changes([("data.retrieval.encoder", encoder, retrieval.get("encoder"))])
         self._value_levels()  # graded feedback that is read must be there
         self._check_feedback(before, self.before)
+        before.statistics_reader = self.statistics_reader(reader)
         self.extended = f"texts, sinks and statistics are read as they were{unread}"
         self.say_times(self.log.time, self.splits)
         return before
