@@ -419,17 +419,48 @@ def test_standardising_is_stable_for_large_offsets():
     field = {"name": "x", "type": "numeric", "transform": "standardize"}
     table = pa.table({"label": [0] * 1000, "x": values})
     processor = TabularFeatureProcessor([field]).fit(table.to_batches(max_chunksize=17))
-    mean, deviation = processor.state.moments["x"]
+    mean, deviation, *limits = processor.state.moments["x"]
+    assert limits == [1e9, 1e9 + 999]
     assert mean == pytest.approx(values.mean(), abs=1e-6)
     assert deviation == pytest.approx(values.std(), rel=1e-9)
     for value in (3.0, 0.1):  # the mean of seven times 0.1 is rounded
         constant = TabularFeatureProcessor([field]).fit({"label": [0] * 7, "x": [value] * 7})
+        assert constant.transform({"x": [value, value + 1]})["numeric_values"][:, 0].tolist() == [0.0, 0.0]
+        constant.state.moments["x"] = constant.state.moments["x"][:2]
         assert constant.transform({"x": [value, value + 1]})["numeric_values"][:, 0].tolist() == [0.0, 1.0]
     computed = [0.1, np.nextafter(0.1, 1.0)]  # of the same numbers in another order
     constant = TabularFeatureProcessor([field]).fit({"label": [0, 0], "x": computed})
-    np.testing.assert_allclose(
-        constant.transform({"x": [*computed, 1.1]})["numeric_values"][:, 0], [0, 0, 1], atol=1e-6
-    )
+    assert constant.state.moments["x"] == (0.1, 1.0, *computed)
+
+
+def test_what_lies_beyond_the_rows_fitted_on_is_read_as_their_edge(tmp_path):
+    """In tables and in few rows, by what is saved; extended by newer rows, the edge is theirs. Files from before know none."""
+    field = {"name": "x", "type": "numeric", "before": "log1p", "transform": "standardize"}
+    rows = [{"x": value} for value in (-1e30, 0.5, 1.0, 7.0, 9.0, 1e6, None)]
+    table = pa.Table.from_pylist(rows)
+    processor = TabularFeatureProcessor([field]).fit({"label": [0, 1, 0, 1], "x": [1.0, 7.0, None, 3.0]})
+
+    def both(processor):
+        found = processor.transform(table)["numeric_values"][:, 0]
+        np.testing.assert_allclose(processor(rows)["numeric_values"][:, 0], found, atol=1e-6)
+        return found
+
+    fitted = np.log1p([1.0, 7.0, 3.0])
+    curved = np.append(np.log1p([1.0, 1.0, 1.0, 7.0, 7.0, 7.0]), fitted.mean())
+    expected = (curved - fitted.mean()) / fitted.std()
+    np.testing.assert_allclose(both(processor), expected, atol=1e-6)
+    processor.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(both(TabularFeatureProcessor.from_pretrained(tmp_path)), both(processor))
+
+    before = TabularFeatureProcessor.from_pretrained(tmp_path)
+    before.state.moments["x"] = before.state.moments["x"][:2]
+    assert both(before).max() == pytest.approx((np.log1p(1e6) - fitted.mean()) / fitted.std())
+    before.extend({"label": [0, 1], "x": [0.0, 8.0]})
+    assert len(before.state.moments["x"]) == 2
+
+    processor.extend({"label": [0, 1], "x": [None, 8.0]})
+    curved[3:6] = np.log1p([7.0, 8.0, 8.0])
+    np.testing.assert_allclose(both(processor), (curved - fitted.mean()) / fitted.std(), atol=1e-6)
 
 
 def test_standardising_refuses_numbers_that_have_no_deviation():

@@ -59,7 +59,12 @@ def test_values_keep_their_vectors_and_fields_their_types(both):
     earlier, later = (TabularFeatureProcessor.from_pretrained(run.path) for run in both)
     assert [field.type for field in later.fields] == [field.type for field in earlier.fields]
     assert "code" in later.state.vocabularies  # 300 whole numbers would by themselves be no categories
-    assert earlier.state.moments == later.state.moments
+    assert earlier.state.moments.keys() == later.state.moments.keys()
+    for name, (*scale, low, high) in earlier.state.moments.items():
+        *kept, least, most = later.state.moments[name]
+        assert kept == scale, name
+        assert least <= low <= high <= most
+    assert later.state.moments["user_count"][3] > earlier.state.moments["user_count"][3]
     tables = [load_file(run.path / "model.safetensors")["model.embedding.groups.4.table.weight"] for run in both]
     ids = [own.state.vocabularies["user_id"].values.to_pylist() for own in (earlier, later)]
     assert set(ids[1]) - set(ids[0]) == {str(user) for user in range(40, 55)}

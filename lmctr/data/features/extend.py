@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .columns import Rows, count_labels, list_entries, text_codes
+from .columns import Rows, count_labels, field_numbers, list_entries, text_codes
 from .fields import Field
 from .fit import FittedState
 from .transform import coded_values
@@ -27,12 +27,13 @@ def extend_state(
 
     A value that is new needs `min_count` rows among these ones. A known value that was absent in the last `max_idle` extensions goes; where
     more than `max_size` are left, those absent longest go first, of them the rarest. Types of values, bounds of bins, means and deviations
-    stay as they were fitted: what the weights mean by them does not change.
+    stay as they were fitted: what the weights mean by them does not change. Least and most hold the new rows, too.
 
     Raises:
         ValueError: no rows; values that fit no field, see [`~lmctr.data.features.processor.TabularFeatureProcessor.fit`].
     """
     counts = {field.name: CountAccumulator() for field in fields if field.owns_vocabulary}
+    moments = dict(state.moments)
     num_rows = labelled = positives = 0
     for rows in stream:
         num_rows += len(rows)
@@ -40,6 +41,10 @@ def extend_state(
             known, clicked = count_labels(rows, labels)
             labelled, positives = labelled + known, positives + clicked
         for field in fields:
+            if len(moments.get(field.name, ())) == 4:
+                values, (mean, deviation, low, high) = field.curved(field_numbers(field, rows)), moments[field.name]
+                low, high = np.fmin.reduce(values, initial=low), np.fmax.reduce(values, initial=high)
+                moments[field.name] = mean, deviation, float(low), float(high)
             own = counts.get(field.share_with or field.name) if field.type != "numeric" else None
             if own is None:
                 continue
@@ -55,7 +60,7 @@ def extend_state(
     vocabularies = {}
     for name, seen in counts.items():
         vocabularies[name], report[name] = _extended(state.vocabularies[name], by_name[name], *seen.result())
-    return _with(state, vocabularies, num_rows, labelled, positives), report
+    return _with(state, vocabularies, moments, num_rows, labelled, positives), report
 
 
 def _extended(
@@ -85,9 +90,14 @@ def _extended(
 
 
 def _with(
-    state: FittedState, vocabularies: dict[str, Vocabulary], num_rows: int, labelled: int, positives: int
+    state: FittedState,
+    vocabularies: dict[str, Vocabulary],
+    moments: dict[str, tuple[float, ...]],
+    num_rows: int,
+    labelled: int,
+    positives: int,
 ) -> FittedState:
-    """The state with these vocabularies, and statistics of the rows since the first fit."""
+    """The state with these vocabularies and moments, and statistics of the rows since the first fit."""
     statistics: dict[str, Any] = {key: value for key, value in state.statistics.items() if key != "unknown"}
     before = statistics.get("num_rows", 0)
     if "positive_rate" in statistics and labelled:  # of the new rows: the prior of today
@@ -98,7 +108,7 @@ def _with(
         own = {"distinct": len(vocabulary) + vocabulary.num_dropped, "kept": len(vocabulary)}
         of_fields[name] = of_fields.get(name, {}) | own
     statistics["fields"] = of_fields
-    return FittedState(vocabularies, dict(state.bounds), dict(state.moments), statistics)
+    return FittedState(vocabularies, dict(state.bounds), moments, statistics)
 
 
 def id_sources(before: Any, after: Any) -> list[np.ndarray]:

@@ -213,8 +213,8 @@ class _Numbers:
 
     def __init__(self, fields: Sequence[Field], state: FittedState) -> None:
         self._fields, self._bounds = fields, state.bounds
-        moments = [state.moments.get(field.name, (0.0, 1.0)) for field in fields]
-        self._means, self._deviations = np.array(moments).reshape(-1, 2, 1).transpose(1, 0, 2)
+        moments = np.array([state.moments_of(field.name) for field in fields]).reshape(-1, 4, 1)
+        self._means, self._deviations, self._low, self._high = moments.transpose(1, 0, 2)
         self._fills = np.array([[math.nan if field.fill_value is None else field.fill_value] for field in fields])
         places = {}
         for place, field in enumerate(fields):
@@ -241,7 +241,8 @@ class _Numbers:
             raw[self._logs] = np.sign(raw[self._logs]) * np.log1p(np.abs(raw[self._logs]))
         if self._scaled:
             places = self._scaled
-            raw[places] = (raw[places] - self._means[places]) / self._deviations[places]
+            own = np.clip(raw[places], self._low[places], self._high[places])
+            raw[places] = (own - self._means[places]) / self._deviations[places]
         found = {}
         for field, own, absent, number in zip(self._fields, raw, missing, missing.sum(1).tolist()):
             counts[field.name] = {"values": len(own), "missing": number, "unknown": 0}

@@ -90,7 +90,7 @@ def read_state(
         if kind == "bounds":
             state.bounds[name] = values
         elif kind == "moments":
-            state.moments[name] = (float(values[0]), float(values[1]))
+            state.moments[name] = tuple(map(float, values))
     state.vocabularies.update(_read_values(paths[0]))
     for key, dropped in numbers.items():
         kind, name = key.split(".", 1)

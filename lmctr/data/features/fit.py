@@ -28,19 +28,24 @@ class FittedState:
     Args:
         vocabularies: by the name of the field that owns it.
         bounds: (B - 1,) float64 inner bounds of the bins of each quantile field.
-        moments: mean and standard deviation of each standardised field.
+        moments: mean, standard deviation, least and most of each standardised field; files from before hold the first two.
         statistics: rows, positive rate, and for each field the number of missing values and of distinct values; `value_types` by field.
     """
 
     vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
     bounds: dict[str, np.ndarray] = field(default_factory=dict)
-    moments: dict[str, tuple[float, float]] = field(default_factory=dict)
+    moments: dict[str, tuple[float, ...]] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def value_types(self) -> dict[str, str]:
         """The type of the values of each categorical and list field."""
         return dict(self.statistics.get("value_types", {}))
+
+    def moments_of(self, name: str) -> tuple[float, ...]:
+        """The four `moments` of a field, without limits where there are none."""
+        own = self.moments.get(name, (0.0, 1.0))
+        return *own, *(-np.inf, np.inf)[len(own) - 2 :]
 
 
 class Fitter:
@@ -214,13 +219,13 @@ class _Moments:
         self._count = total
         self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
 
-    def result(self) -> tuple[float, float]:
-        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0."""
+    def result(self) -> tuple[float, ...]:
+        """Mean, standard deviation (of the population), least and most; a constant column has the deviation 1, so that it becomes 0."""
         if not self._count:
-            return 0.0, 1.0
+            return 0.0, 1.0, 0.0, 0.0
         if self._high - self._low <= _ROUNDING * abs(self._mean):  # the deviation would be that of the rounded mean
-            return self._low, 1.0
-        return self._mean, (self._squares / self._count) ** 0.5
+            return self._low, 1.0, self._low, self._high
+        return self._mean, (self._squares / self._count) ** 0.5, self._low, self._high
 
 
 class _RowSample:

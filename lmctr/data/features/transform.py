@@ -181,13 +181,13 @@ def word_ids(field: Field, state: FittedState, words: pa.Array) -> np.ndarray:
 
 def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     raw, missing = _curved(field, rows)
-    mean, deviation = state.moments.get(field.name, (0.0, 1.0))
+    mean, deviation, low, high = state.moments_of(field.name)
     if missing.any() and field.fill_value is None:
         raw = np.where(missing, mean, raw)
     if field.transform == "log1p":
         raw = np.sign(raw) * np.log1p(np.abs(raw))
     elif field.transform == "standardize":
-        raw = (raw - mean) / deviation
+        raw = (np.clip(raw, low, high) - mean) / deviation
     too_large = np.abs(raw) > np.finfo(np.float32).max
     accepted = "Use the transform log1p or quantile."
     rows.refuse(too_large, rows.column(field.source_column), field.source_column, "do not fit float32", accepted)
