@@ -152,7 +152,7 @@ def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
     if field.extract is not None:
         return {own.source_column: _a_time(own.time_format) for own in (field, field.last) if own is not None}
     if field.type == "numeric":
-        return {field.source_column: 1.0}
+        return {field.source_column: _number(field.source_column, processor)}
     vocabulary = processor.state.vocabularies.get(field.share_with or field.name)
     names = [name for name in (field.name, field.source_column, field.share_with) if name is not None]
     if vocabulary is None:
@@ -168,6 +168,17 @@ def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
     if field.separator is None:
         return values
     return {column: field.separator.join(map(str, entries)) for column, entries in values.items()}
+
+
+def _number(column: str, processor: Any) -> float:
+    """The middle of a column's bins, else the mean of its values, to four digits; 1 where neither is known as it is written, or may name someone."""
+    if not is_category_name(column):
+        return 1.0
+    plain = [own for own in processor.fields if own.source_column == column and own.extract is own.before is None]
+    bounds = (processor.state.bounds.get(field.name) for field in plain)
+    middles = [own[len(own) // 2] for own in bounds if own is not None and len(own)]
+    means = [processor.state.moments[field.name][0] for field in plain if field.name in processor.state.moments]
+    return float(f"{[*middles, *means, 1.0][0]:.4g}")
 
 
 def _a_time(time_format: str | None) -> Any:

@@ -10,7 +10,7 @@ from lmctr.cli.main import main
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.hub.demo.running import write_space
-from lmctr.runs.examples import _feature_example, example_rows
+from lmctr.runs.examples import _columns, _feature_example, example_rows
 from lmctr.runs.folder import open_run
 from lmctr.runs.raw_values import categories, is_category_name, is_category_value, num_rows, shared_vocabularies
 
@@ -57,6 +57,22 @@ def test_a_card_and_a_space_show_categories_and_no_person(run, tmp_path, capsys)
     assert row["city"] in kept
     assert "@corp" not in kept
     assert "55500" not in kept
+
+
+def test_an_example_has_numbers_as_they_are_usual():
+    """Of bins the middle one's edge, which is a number of the data; else the mean. What may be someone's is not shown."""
+    numbers, bins = {"type": "numeric", "transform": "standardize"}, {"type": "numeric", "transform": "quantile"}
+    fields = [
+        {"name": "price", **numbers, "before": "log1p"},
+        {"name": "price_bin", "column": "price", **bins, "num_bins": 4},
+        {"name": "share", **numbers},
+        {"name": "phone", **bins},
+        {"name": "dwell", **numbers, "before": "log1p"},
+    ]
+    price, share = np.array([1.0, 2, 5, 9, 9, 30, 400, 7000]), np.linspace(0, 0.7, 8)
+    rows = {"label": [0, 1] * 4, "price": price, "share": share, "phone": price + 4917055500, "dwell": price}
+    found = _columns(TabularFeatureProcessor(fields).fit(rows))
+    assert found == {"price": 9.0, "share": 0.35, "phone": 1.0, "dwell": 1.0}
 
 
 def test_push_names_the_fields_whose_values_it_shares(run, capsys):
