@@ -540,7 +540,11 @@ forkserver._forkserver._stop()
 @pytest.mark.parametrize(
     ("line", "said", "seconds"),
     [
-        ("threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start(); run.in_child(os.getpid, ())", "interrupted", 1.5),
+        (
+            "threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start(); run.in_child(os.getpid, ())",
+            "interrupted",
+            1.5,
+        ),
         ("print('ended with', run.in_child(signal.raise_signal, (signal.SIGINT,)))", "ended with 1", 0.1),
         ("print('ended with', run.in_child(signal.raise_signal, (signal.SIGTERM,)))", "ended with 1", 0.1),
     ],
