@@ -85,13 +85,13 @@ class FirstProcess:
         """Of the first process: let those who wait for it fail too. Of the others: let the first one know that they wait no longer."""
         if (store := self._store()) is None:
             return
-        key = self._key
+        own = f"lmctr/{self.number}/failed"  # at whichever meeting
         with suppress(dist.DistError, RuntimeError):
             if not self.is_first:
-                store.set(f"{key}/{dist.get_rank()}", "failed")
+                store.set(f"{own}/{dist.get_rank()}", "failed")
                 return
-            store.set(key, json.dumps(f"{type(error).__name__}: {error}"))
-            others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+            store.set(self._key, json.dumps(f"{type(error).__name__}: {error}"))
+            others = [f"{own}/{rank}" for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
             # the word goes with the process that holds it, so it stays until it was read
             store.wait(others, timedelta(seconds=_SECONDS_TO_READ if self.meetings < 2 else _SECONDS_LATER))
 

@@ -86,16 +86,16 @@ def test_a_peer_that_fails_is_a_line_and_not_the_end(tmp_path):
 
 
 def test_whole_processes_are_timed_from_start_to_end(tmp_path):
-    """The second arm sleeps half a second more each time; the third one fails."""
+    """The second arm sleeps a quarter of a second more each time; the third one fails."""
     slow = FAKE.replace(
-        "sys.stdin.readline()\ntell(auc", "sys.stdin.readline()\nimport time\ntime.sleep(0.5)\ntell(auc"
+        "sys.stdin.readline()\ntell(auc", "sys.stdin.readline()\nimport time\ntime.sleep(0.25)\ntell(auc"
     )
     broken = "import sys; sys.stdin.readline(); raise ValueError('no such column')"
     arms = [fake(LAZY, []), fake("peer", [], program=slow), fake("broken", [], program=broken)]
     shared = SHARED | {"family": "dnn"}
     own, peer, other = measure_files(arms, shared, tmp_path, 3)
     assert (own["auc"], own["against"], len(own["seconds"])) == (0.5, 1, 3)
-    assert min(peer["seconds"]) > 0.5
+    assert min(peer["seconds"]) > 0.25
     assert peer["against"] == np.median([b / a for a, b in zip(own["seconds"], peer["seconds"])]) > 1
     assert other["error"] == "ValueError: no such column"
     assert "against" not in other

@@ -18,6 +18,7 @@ import lmctr
 from lmctr.cli.main import main
 from lmctr.data import load_tabular
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.evaluation import baseline_parts
 from lmctr.evaluation.baseline_parts import field_trees
 from lmctr.hub.model_card import build_card
 from lmctr.models.common.boosted_trees import BoostedTrees, FieldTrees
@@ -25,6 +26,7 @@ from lmctr.runs.inputs.boosting import _field_forest, add_trees, choose_share
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.utils import progress
 
+MANY = 19_000
 FIELDS = {"vocab_sizes": [30, 6], "num_numeric": 2, "embedding_dim": 4, "hidden_units": [8]}
 
 
@@ -37,11 +39,19 @@ def rows_of(count, seed=0):
     return numbers, ids, (scores[:, None] > [0.0, 1.0]).astype(np.float32)
 
 
-def settings(count, seed):
+@pytest.fixture
+def many_rows(monkeypatch):
+    """Fewer rows are many, so that trees of many rows take no seconds."""
+    assert baseline_parts.MANY_ROWS == MANY
+    monkeypatch.setattr(baseline_parts, "MANY_ROWS", 2500)
+    return 2500
+
+
+def settings(count, seed, many=MANY):
     return {
-        "learning_rate": 0.1 if 1000 <= count < 19_000 else 0.05,
+        "learning_rate": 0.1 if 1000 <= count < many else 0.05,
         "max_iter": 1500 if count >= 1000 else 50,
-        "max_leaf_nodes": 15 if count < 19_000 else 31,
+        "max_leaf_nodes": 15 if count < many else 31,
         "l2_regularization": 5.0,
         "max_features": 0.5,
         "early_stopping": count >= 1000,
@@ -50,15 +60,15 @@ def settings(count, seed):
     }
 
 
-def mean_of_draws(count, seed, fitted, new, halves=2):
+def mean_of_draws(count, seed, fitted, new, halves=2, many=MANY):
     """What the trees give the new rows: of three seeds a half where they stop early by few rows, else of one."""
-    draws = range(seed, seed + 1000 * halves * (3 if 1000 <= count < 19_000 else 1), 1000)
-    trees = [HistGradientBoostingClassifier(**settings(count, own)).fit(*fitted) for own in draws]
+    draws = range(seed, seed + 1000 * halves * (3 if 1000 <= count < many else 1), 1000)
+    trees = [HistGradientBoostingClassifier(**settings(count, own, many)).fit(*fitted) for own in draws]
     return np.mean([own.decision_function(new) for own in trees], 0)
 
 
-@pytest.mark.parametrize(("tasks", "count"), [(1, 2000), (2, 900), (1, 19_000)])
-def test_the_trees_read_numbers_and_ids(tasks, count):
+@pytest.mark.parametrize(("tasks", "count"), [(1, 2000), (2, 900), (1, 2500)])
+def test_the_trees_read_numbers_and_ids(tasks, count, many_rows):
     numbers, ids, labels = rows_of(count)
     config = lmctr.DeepFMConfig(**FIELDS, task_names=["click", "like"][:tasks] if tasks > 1 else None)
     model = lmctr.DeepFMForCTR(config).eval()
@@ -71,7 +81,7 @@ def test_the_trees_read_numbers_and_ids(tasks, count):
     mixed = model.eval()(**inputs).logits.detach().reshape(300, tasks)
     for task in range(tasks):
         fitted = np.column_stack([numbers, ids]), labels[:, task]
-        expected = mean_of_draws(count, 3, fitted, np.column_stack([new_numbers, new_ids]))
+        expected = mean_of_draws(count, 3, fitted, np.column_stack([new_numbers, new_ids]), many=many_rows)
         assert expected.std() > 0.5
         own = 0.7 * alone.reshape(300, tasks)[:, task].numpy() + 0.3 * expected
         np.testing.assert_allclose(mixed[:, task], own, atol=1e-5)
@@ -106,15 +116,15 @@ def test_all_draws_of_both_halves_are_stopped_by_rows_of_their_own(first, follow
     assert len({forest[start]["threshold"].tobytes() for start in starts}) == 6
 
 
-@pytest.mark.parametrize(("count", "leaves"), [(18_999, 15), (19_000, 31)])
-def test_trees_of_many_rows_have_more_leaves(count, leaves):
+@pytest.mark.parametrize(("count", "leaves"), [(2499, 15), (2500, 31)])
+def test_trees_of_many_rows_have_more_leaves(count, leaves, many_rows):
     numbers, ids, labels = rows_of(count)
     columns = np.column_stack([numbers, ids]).astype(np.float32)
     line, forest = _field_forest(columns, [np.arange(4)], labels[:, 0], None, 0)
     assert max(len(tree["value"]) for tree in forest) == leaves
     trees = BoostedTrees(4, 1, len(forest), leaves)
     trees.fill(0, line, forest)
-    expected = mean_of_draws(count, 0, (columns, labels[:, 0]), columns, halves=1)
+    expected = mean_of_draws(count, 0, (columns, labels[:, 0]), columns, halves=1, many=many_rows)
     np.testing.assert_allclose(trees(torch.from_numpy(columns))[:, 0], expected, atol=1e-5)
 
 

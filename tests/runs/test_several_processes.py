@@ -69,11 +69,11 @@ def may_take(seconds):
 make = dist.init_process_group
 def short(*args, **more):
     make(*args, **more)  # processes meet when they have started, whatever else the machine does
-    may_take(3)
+    may_take(2)
 dist.init_process_group = short
 prepare = Training._prepare
 def slowly(self):
-    time.sleep(4)  # longer than a collective may take
+    time.sleep(2.7)  # longer than a collective may take
     prepare(self)
 Training._prepare = slowly
 wait = FirstProcess.wait
@@ -82,7 +82,7 @@ def met(self):
     may_take(60)  # what comes after a preparation takes as long as the machine makes it
 FirstProcess.wait = met
 def late():
-    time.sleep(2 * (os.environ["RANK"] == "0"))  # the others are at the next training by then
+    time.sleep(os.environ["RANK"] == "0")  # the others are at the next training by then
     gc.collect()
 lmctr.training.processes.gc = types.SimpleNamespace(collect=late)
 wrong, right, folder = sys.argv[1:]

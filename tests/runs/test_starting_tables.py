@@ -252,8 +252,9 @@ def test_ratings_without_times_beside_files_of_items_and_users(tmp_path, monkeyp
     people = pd.DataFrame({"user": range(400), "taste": rng.choice(["war", "joy", "art"], 400), "country": "no"})
     people.loc[::2, "country"] = "se"
     alike = films["kind"].to_numpy()[item] == people["taste"].to_numpy()[user]
+    liked = alike ^ (rng.random(3000) < 0.1)  # without exceptions trees learn for a thousand rounds
     ratings = pd.DataFrame(
-        {"user": user, "film": [f"{n:04}" for n in item], "rating": np.where(alike, 5, 1 + user % 3)}
+        {"user": user, "film": [f"{n:04}" for n in item], "rating": np.where(liked, 5, 1 + user % 3)}
     )
     for name, frame in {"ratings": ratings, "films": films, "people": people}.items():
         frame.to_csv(f"{name}.csv", index=False)
@@ -274,7 +275,7 @@ def test_ratings_without_times_beside_files_of_items_and_users(tmp_path, monkeyp
     assert main(["train", "ratings.csv", *files, "--model", "deepfm", "--output-dir", "runs/two", *few]) == 0
     one, two = (json.loads((tmp_path / f"runs/{name}/metrics.json").read_text()) for name in ("one", "two"))
     assert one["split metrics"] == two["split metrics"]
-    assert one["split metrics"]["test"]["auc"] > 0.9  # ids alone are met too seldom
+    assert one["split metrics"]["test"]["auc"] > 0.8  # ids alone are met too seldom
     ratings[["user", "film"]].head(50).to_csv("new.csv", index=False)
     scores = {}
     for name in ("one", "two"):

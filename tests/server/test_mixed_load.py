@@ -135,7 +135,7 @@ def processor_seconds(pid):
 @pytest.mark.parametrize(
     ("kind", "seconds", "rate"),
     [
-        ("hstu", 4, 25),
+        ("hstu", 2, 25),
         pytest.param("qwen2", 3600, 8, marks=pytest.mark.campaign),
         pytest.param("hstu", 3600, 8, marks=pytest.mark.campaign),
     ],

@@ -1,6 +1,5 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
-import gc
 import json
 import shlex
 import signal
@@ -37,7 +36,7 @@ def test_a_new_version_on_sighup_and_every_answer_before_the_end_on_sigterm(tmp_
     folder, newer = table_run(tmp_path / "1"), table_run(tmp_path / "2", seed=1)
     current = tmp_path / "current"
     current.symlink_to(folder)
-    process, url = started(current, "--batch-wait-ms", "700")
+    process, url = started(current, "--batch-wait-ms", "300")
     try:
         with httpx.Client(base_url=url, timeout=60) as client:
             first = client.post("/v1/score", json=ROWS).json()
@@ -93,7 +92,7 @@ def test_a_new_version_is_asked_for_while_the_first_one_is_loaded(tmp_path):
         "from lmctr.cli.main import main\n"
         "from lmctr.server import running\n"
         "load = running._load\n"
-        "running._load = lambda options: (print('loading', file=sys.stderr, flush=True), time.sleep(1), load(options))[2]\n"
+        "running._load = lambda options: (print('loading', file=sys.stderr, flush=True), time.sleep(0.4), load(options))[2]\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     process = warm.start(tmp_path / "slow.py", "serve", table_run(tmp_path / "run"), "--port", "0")
@@ -218,9 +217,10 @@ def test_the_precision_that_is_asked_for(tmp_path, capsys):
     ("gone", "words"), [(0, "of users\n"), (3, "of users; 3 could not go over, and their users are answered 404")]
 )
 def test_a_reload_says_what_became_of_kept_states(gone, words, monkeypatch, caplog):
+    done = []
     monkeypatch.setattr(running, "_load", lambda options: SimpleNamespace(version="v2"))
-    try:
-        running._reload(SimpleNamespace(swap=lambda served: (1200, gone)), None)
-    finally:
-        gc.unfreeze()
+    steps = {name: lambda name=name: done.append(name) for name in ("collect", "freeze")}  # seconds behind other tests
+    monkeypatch.setattr(running, "gc", SimpleNamespace(**steps))
+    running._reload(SimpleNamespace(swap=lambda served: (1200, gone)), None)
+    assert done == ["collect", "freeze"]
     assert f"serving version v2 now, with 1,200 kept states {words}" in caplog.text

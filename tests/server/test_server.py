@@ -441,10 +441,15 @@ def test_a_new_version_is_swapped_in_under_load(folders, kind):
                 found.append(server.score({**rest, "user_id": "u"} if kept else body))
             return found
 
+        def wait_for(answers):
+            answers += (answered := lambda: server.metric("lmctr_requests_total", route="/v1/score", status="200"))()
+            while answered() < answers and not any(one.done() for one in asking):
+                time.sleep(0.01)
+
         asking = [pool.submit(ask, kept) for kept in (True, False, True, False)]
-        time.sleep(0.3)
+        wait_for(12)
         assert server.engine.swap(ServedModel(str(runs[1]))) == (1, 0)
-        time.sleep(0.3)
+        wait_for(24)  # four at most are the earlier model's
         stop.set()
         answers = [answer for one in asking for answer in one.result()]
         assert server.metric("lmctr_model_swaps_total", result="done") == 1

@@ -17,6 +17,13 @@ from lmctr.runs.answers.served import ServedModel
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX signals")
 EVENTS, TIME = event_request(1, 12, 4), 10**6
+HASTY = """
+import sys
+from lmctr.cli.main import main
+from lmctr.utils import lock
+lock._PATIENCE = 0.0  # nobody is just being killed
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @contextlib.contextmanager
@@ -52,7 +59,7 @@ def test_states_of_a_process_that_ended_are_those_of_the_next(tmp_path):
         found = client.post("/v1/score", json={**rest, "user_id": "\u00fc\t"}).json()["logits"]
         expected = lmctr.runs.load(str(run)).predict([{**EVENTS, "history": EVENTS["history"][:5], "time": TIME}])
         np.testing.assert_allclose(found, expected.reshape(-1), atol=1e-5)
-        second = warm.start("-m", "lmctr", "serve", run, "--port", "0", "--states", kept)
+        second = warm.start("-c", HASTY, "serve", run, "--port", "0", "--states", kept)
         try:
             assert second.wait(60) == 2
             assert f"another lmctr serve --states is at work in {kept}" in second.err

@@ -214,7 +214,7 @@ def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind,
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     items.save(tmp_path / ITEM_STATISTICS)
-    engine = Engine(ServedModel(str(tmp_path)), max_wait=0.2)
+    engine = Engine(ServedModel(str(tmp_path)), max_wait=0.05)
     for user, (history, _) in enumerate(asked):
         assert engine.add_events(str(user), {"events": history, "start": True}).result().num_seen == len(history)
     body = {"candidates": candidates, "time": time}

@@ -62,12 +62,12 @@ def two_processes(monkeypatch):
 
 @pytest.mark.slow
 def test_the_word_of_the_first_process_stays_until_a_slow_one_has_read_it(two_processes, monkeypatch):
-    monkeypatch.setattr(processes, "_SECONDS_LATER", 0.5)
+    monkeypatch.setattr(processes, "_SECONDS_LATER", 0.1)
     first, other = two_processes
     told = []
 
     def slow():
-        time.sleep(1)
+        time.sleep(0.3)
         try:
             other.wait()
         except processes.FirstProcessError as error:
@@ -80,8 +80,10 @@ def test_the_word_of_the_first_process_stays_until_a_slow_one_has_read_it(two_pr
     assert told == ["the first process failed: ValueError: no column"]
 
 
-def test_the_first_process_waits_for_none_that_failed_of_itself(two_processes):
+@pytest.mark.parametrize("meetings", [0, 2], ids=["here", "one meeting further"])
+def test_the_first_process_waits_for_none_that_failed_of_itself(two_processes, meetings):
     first, other = two_processes
+    first.meetings, other.meetings = meetings, max(meetings - 1, 0)
     thread = threading.Thread(target=other.failed, args=(KeyboardInterrupt(),))
     thread.start()
     thread.join()

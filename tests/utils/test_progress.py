@@ -32,6 +32,14 @@ class Stream(io.StringIO):
 
 
 @pytest.fixture
+def clock(monkeypatch):
+    """Seconds that only sleeping passes, at once."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+
+@pytest.fixture
 def soon(monkeypatch):
     """A twentieth of the patience, and of the time between lines."""
     monkeypatch.setattr(progress, "PATIENCE", 0.1)
@@ -57,7 +65,7 @@ def test_one_thing_is_not_counted(soon, monkeypatch):
     assert re.fullmatch(r"(counting: 0:0\d passed\n)+counting: done in 0:0\d\n", text)
 
 
-def test_lines_where_there_is_no_terminal(soon, monkeypatch):
+def test_lines_where_there_is_no_terminal(soon, clock, monkeypatch):
     with progress.showing():
         text = written(monkeypatch, False, counted)
     lines = text.splitlines()
@@ -69,7 +77,7 @@ def test_lines_where_there_is_no_terminal(soon, monkeypatch):
     assert "\r" not in text
 
 
-def test_a_bar_on_a_terminal_which_is_cleared(soon, monkeypatch):
+def test_a_bar_on_a_terminal_which_is_cleared(soon, clock, monkeypatch):
     with progress.showing():
         text = written(monkeypatch, True, counted)
     assert "counting:" in text
@@ -80,7 +88,7 @@ def test_a_bar_on_a_terminal_which_is_cleared(soon, monkeypatch):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_nothing_of_what_is_quick(is_terminal, monkeypatch):
+def test_nothing_of_what_is_quick(is_terminal, clock, monkeypatch):
     with progress.showing():
         assert written(monkeypatch, is_terminal, counted) == ""
         assert written(monkeypatch, is_terminal, lambda: progress.step("quick")(counted)()) == ""
@@ -117,7 +125,7 @@ def test_short_steps_of_counted_work_leave_the_lines_to_it(soon, monkeypatch):
     assert "step" not in text
 
 
-def test_an_error_ends_it_without_a_word(soon, monkeypatch):
+def test_an_error_ends_it_without_a_word(soon, clock, monkeypatch):
     def fails():
         for number in progress.over(range(10), "counting", "rows"):
             time.sleep(0.05)
@@ -133,7 +141,7 @@ def test_an_error_ends_it_without_a_word(soon, monkeypatch):
     assert progress._open == []
 
 
-def test_silence_has_the_last_word(soon, monkeypatch, capsys):
+def test_silence_has_the_last_word(soon, clock, monkeypatch, capsys):
     assert written(monkeypatch, False, counted) == ""  # nobody asked for it
     progress.say("shown")
     with progress.showing(False), progress.showing():
@@ -156,7 +164,7 @@ def test_silence_has_the_last_word(soon, monkeypatch, capsys):
     assert capsys.readouterr().out == "shown\n"
 
 
-def test_a_line_goes_above_the_bars_and_puts_the_next_line_off(soon, monkeypatch, capsys):
+def test_a_line_goes_above_the_bars_and_puts_the_next_line_off(soon, clock, monkeypatch, capsys):
     def work():
         for _ in progress.over(range(40), "counting", "rows"):
             time.sleep(0.02)
@@ -208,7 +216,7 @@ spec.loader.exec_module(progress)
 progress.PATIENCE, progress._LINES, progress._BETWEEN_BARS = 0.1, (0.2, 1.0), 0.01
 with progress.showing("quiet" not in sys.argv):
     for _ in progress.over(range(10), "counting", "rows"):
-        time.sleep(0.05)
+        time.sleep(0.02)
 print("result")
 """
 

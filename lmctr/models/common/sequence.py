@@ -279,8 +279,11 @@ def time_bucket(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
     """Seconds to buckets: b holds 2**b - 1 to 2**(b + 1) - 2 seconds. Bucket 0 is the same second or earlier, the last one is open."""
     last = min(num_buckets, 62) - 1
     if torch.compiler.is_exporting() or elapsed.device.type == "mps":  # no bits of a double there
-        edges = torch.tensor([2**b - 1 for b in range(last + 1)], device=elapsed.device)
-        return (torch.bucketize(elapsed, edges, right=True) - 1).clamp_min(0)
+        power = torch.tensor([2**b for b in range(last + 2)], device=elapsed.device)
+        seconds = elapsed.clamp_min(0) + 1
+        found = seconds.float().log2().long().clamp_max(last)  # beside a power of two rounding may give its neighbour
+        found = found - (seconds < power[found]).long()
+        return (found + (seconds >= power[found + 1]).long()).clamp_max(last)
     bits = elapsed.clamp_min(0).add_(1).double().view(torch.int64)  # 11 bits of exponent above 52 of fraction
     return bits.bitwise_right_shift_(52).sub_(1023).clamp_max_(last)
 

@@ -78,14 +78,15 @@ def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
     ("qwen2", "right", {"max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
 ])  # fmt: skip
 def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
-    """Of batches of other elements, compiled once; logits, gradients and both poolings. Gradients are compiled too for one type of each kind.
+    """Of batches of other elements, compiled once; logits, gradients and both poolings, or, for one type of each kind, gradients that are compiled too.
     One type has a layer below and one above; of what is between layers of a kind the test above has one more."""
     torch._dynamo.reset()
     backend = "aot_eager" if "sink_signal" in values or "max_sinks" in values else "eager"
     values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
     model = model_of(backbone, **values).double()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
-    for seed, pooling in ((0, "all"), (1, "all"), (1, model.poolings[-1])):
+    batches = [(0, "all"), (1, "all"), (1, model.poolings[-1])]
+    for seed, pooling in batches if backend == "eager" else batches[:2]:  # another pooling is another graph
         batch = {**split_batch(model.config, side, seed=seed, extra=2), "labels": LABELS, "pooling": pooling}
         results = []
         for run in (model, compiled):
