@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import is_number, whole_numbers, with_plain_types
+from lmctr.utils.arrow import decoded, is_bytes, is_number, plain_type, whole_numbers, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
@@ -178,6 +178,22 @@ def parquet_files(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
     whole = {key for key, own in texts.items() if own and all(re.fullmatch(_CODELESS, text) for text in own)}
     kinds = {key: pa.int64() if key in whole else pa.string() for key in texts}
     return {file: {key: pa.scalar(text).cast(kinds[key]) for key, text in own.items()} for file, own in values.items()}
+
+
+def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
+    """[`parquet_files`] without those that hold no row, as of a day on which nothing was; all of them where none has one.
+
+    Raises:
+        ValueError: names a file that is no Parquet file.
+    """
+    files, filled = parquet_files(path), {}
+    for file, held in files.items():
+        try:
+            if pq.read_metadata(for_arrow(file)).num_rows:
+                filled[file] = held
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{file}: cannot be read as parquet: {printable(error)}") from None
+    return filled or files
 
 
 def columns_of_file(
@@ -413,10 +429,10 @@ def _read_parquet(
     folder: Path, wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
 ) -> pa.Table:
     """Files with the same columns, one below the other; whole numbers asked for as ids are encoded file by file, in half the memory."""
-    tables: list[pa.Table] = []
-    files = parquet_files(folder)
-    first = next(iter(files))
-    for path in over(files, f"reading {(first if len(files) == 1 else folder).name}", "files", show=progress):
+    tables: dict[Path, pa.Table] = {}
+    files = files_with_rows(folder)
+    name = (next(iter(files)) if len(files) == 1 else folder).name
+    for path in over(files, f"reading {name}", "files", show=progress):
         with pq.ParquetFile(for_arrow(path)) as file:
             columns = columns_of_file(file.schema_arrow.names, files[path], wanted, path)
             table = with_held(with_plain_types(file.read(columns=columns)), files[path], wanted)
@@ -424,26 +440,47 @@ def _read_parquet(
             if pa.types.is_integer(table.schema.field(name).type):
                 values = whole_numbers(table[name]).dictionary_encode()
                 table = table.set_column(table.column_names.index(name), name, values)
-        if tables:
-            check_same_types(table.schema, tables[0].schema, path, first)
-            table = table.select(tables[0].column_names)
-        tables.append(table)
-    return pa.concat_tables(tables)
+        tables[path] = table
+    kinds = common_types({path: table.schema for path, table in tables.items()})
+    names = next(iter(tables.values())).column_names
+    return pa.concat_tables(in_types(table.select(names), kinds) for table in tables.values())
 
 
-def check_same_types(schema: pa.Schema, first: pa.Schema, path: Path, first_path: Path) -> None:
-    """ValueError: a file of a folder that has other columns than the first one, or columns of other types."""
-    if set(schema.names) != set(first.names):
-        odd = sorted(set(schema.names) ^ set(first.names))
-        raise ValueError(
-            f"{path}: the column {odd[0]!r} stands in only one of this file and {first_path}; give all files the same columns."
-        )
-    for field in first:
-        found = schema.field(field.name).type
-        if found != field.type:
+def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
+    """By column that files of one folder write in several types, the one that holds them all: whole numbers beside fractions, times in two units.
+
+    Raises:
+        ValueError: a column that stands in some files only, or in types of which none holds the others.
+    """
+    (first_path, first), *others = schemas.items()
+    found: dict[str, pa.DataType] = {}
+    for path, schema in others:
+        if odd := sorted({*schema.names} ^ {*first.names}):
             raise ValueError(
-                f"{path}, column {field.name!r}: its type is {found}, in {first_path} it is {field.type}; write both alike."
+                f"{path}: the column {odd[0]!r} stands in only one of this file and {first_path}; give all files the same columns."
             )
+        for field in schema:
+            own, kind = field.type, found.get(field.name, first.field(field.name).type)
+            if own == kind:
+                continue
+            pair = [pa.schema([(field.name, plain_type(one))]) for one in (kind, own)]
+            try:
+                if any(is_bytes(one) for one in (kind, own)):
+                    raise pa.ArrowTypeError
+                found[field.name] = pa.unify_schemas(pair, promote_options="permissive")[0].type
+            except pa.ArrowTypeError:
+                raise ValueError(
+                    f"{path}, column {field.name!r}: its type is {own}, in {first_path} it is {kind}; write both alike."
+                ) from None
+    return found
+
+
+def in_types(rows: Any, kinds: Mapping[str, pa.DataType]) -> Any:
+    """A table, or batch, of a file with those of its columns in other types that `common_types` names."""
+    for place, name in enumerate(rows.schema.names):
+        if name in kinds:
+            rows = rows.set_column(place, name, decoded(rows.column(place)).cast(kinds[name]))
+    return rows
 
 
 def read_delimited(

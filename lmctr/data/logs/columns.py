@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import decoded, is_number, is_text, whole_numbers
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -182,7 +182,7 @@ def without_empty_id(array: pa.Array) -> pa.Array:
 
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
     """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked; unsigned ones that int64 does not hold as strings."""
-    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    kind = plain_type(array.type)
     if pa.types.is_floating(kind) and not pa.types.is_dictionary(array.type):
         numbers = array.to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):
