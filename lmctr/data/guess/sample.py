@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
-from lmctr.data.reading import checked_file, delimiter_of, files_with_rows, head_of, list_columns, parquet_files, with_held
+from lmctr.data.reading import (
+    checked_file,
+    delimiter_of,
+    files_with_rows,
+    head_of,
+    list_columns,
+    parquet_files,
+    with_held,
+)
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
