@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,8 @@ class _Names:
     context: Mapping[str, AttributeSpec] | None = None  # columns of the input by the names of the log's context
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
+    # columns of the input that describe its items ("catalogue") and users, as those of the log's events do
+    described: Mapping[str, Mapping[str, AttributeSpec]] = field(default_factory=dict)
 
 
 class JoinedRows:
@@ -265,18 +267,17 @@ class JoinedRows:
             self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
         roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
-        optional = {
-            names.scenario: "text" if self._scenario_texts else "any",
-            **{own.column: "any" for own in (names.context or {}).values()},
-        }
-        for name, own in self._context.items():  # texts as they are written: 01 is no 1
-            optional[own] = (
-                "text" if is_text(self.log.context.schema.field(name).type) or self._separator(name) else "any"
-            )
-        wanted |= {name: kind for name, kind in optional.items() if name in found}
+        optional = {names.scenario: "text" if self._scenario_texts else "any"}
+        parts = {"context": self._context, **names.described}
+        for table, name, part in ((table, name, part) for table, own in parts.items() for name, part in own.items()):
+            # texts as they are written: 01 is no 1
+            is_of_texts = part.separator or is_text(getattr(self.log, table).schema.field(name).type)
+            optional[part.column] = "text" if is_of_texts else "any"
+        wanted = {name: kind for name, kind in optional.items() if name in found} | wanted
         reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
-        self.absent = [own for name, own in self._context.items() if name in read and own not in found]
+        context = ((name, part.column) for name, part in self._context.items())
+        self.absent = [own for name, own in context if name in read and own not in found]
         if id_column is not None:
             wanted.setdefault(id_column, "text")
         return wanted
@@ -288,16 +289,11 @@ class JoinedRows:
         return not self.names.has_codes and known != tuple(map(str, range(len(known))))
 
     @property
-    def _context(self) -> dict[str, str]:
+    def _context(self) -> dict[str, AttributeSpec]:
         """The input's columns by the names of the log's context."""
         own = () if self.log.context is None else self.log.context.column_names
         told = self.names.context or {}
-        return {name: told[name].column if name in told else name for name in own}
-
-    def _separator(self, name: str) -> str | None:
-        """What parts the texts of a column of the log's context into lists."""
-        told = (self.names.context or {}).get(name)
-        return None if told is None else told.separator
+        return {name: told.get(name) or AttributeSpec(column=name) for name in own}
 
     def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
         reasons: list[str | None] = [None] * len(rows)
@@ -335,7 +331,22 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
-        return self._read_who(rows) | {"item": self._read_items(rows)}
+        described = {
+            name: self._as_log(rows, getattr(self.log, name), parts) for name, parts in self.names.described.items()
+        }
+        is_told = described.get("catalogue") is not None and described["catalogue"].column_names == [
+            name for name in self.log.catalogue.column_names if name != "item_id"
+        ]
+        return self._read_who(rows) | {"item": self._read_items(rows, is_told), "described": described}
+
+    def _as_log(self, rows: Rows, table: pa.Table, parts: Mapping[str, AttributeSpec]) -> pa.Table | None:
+        """Those columns of rows that the log has in a table, in its types; None where there are none."""
+        decimal, found = self.reading.get("decimal", "."), {}
+        for name, part in parts.items():
+            if part.column in rows.table.schema.names:
+                values, kind = rows.column(part.column), table.schema.field(name).type
+                found[name] = _as_log(values, kind, part.column, rows.source, part.separator, decimal)
+        return pa.table(found) if found else None
 
     def _read_ids(self, rows: Rows, name: str, known: pa.DataType) -> pa.Array:
         """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
@@ -347,10 +358,10 @@ class JoinedRows:
             array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
         return whole_ids(array.dictionary_encode(), name, rows.source)
 
-    def _read_items(self, rows: Rows) -> pa.Array:
+    def _read_items(self, rows: Rows, are_described: bool = False) -> pa.Array:
         name, known = self.names.item, self.log.catalogue["item_id"]
         found = self._read_ids(rows, name, known.type)
-        if self.kind.reads_descriptions:
+        if self.kind.reads_descriptions and not are_described:
             lacking = columns.item_rows(found, name, rows.source, known, missing=-1) < 0
             hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
             columns.refuse(lacking, rows.column(name), name, rows.source, "are not in the log's catalogue", hint)
@@ -379,13 +390,7 @@ class JoinedRows:
                 given = given.cast(pa.string())
             read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
-            own = {name: column for name, column in self._context.items() if column in present}
-            kinds, decimal = self.log.context.schema, self.reading.get("decimal", ".")
-            found = {
-                n: _as_log(rows.column(column), kinds.field(n).type, column, source, self._separator(n), decimal)
-                for n, column in own.items()
-            }
-            read["context"] = pa.table(found) if found else None
+            read["context"] = self._as_log(rows, self.log.context, self._context)
         return read
 
     def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
@@ -506,12 +511,15 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     path = expanded(data["name"])
     if is_schema(path):
         schema = read_schema(path)
-        keys, file = schema.columns, schema.events.model_dump()
+        file = schema.events.model_dump()
     elif "columns" in data["options"]:
         file = data["options"]
-        keys = parse_schema({key: file[key] for key in ("columns", "negatives") if key in file}).columns
+        schema = parse_schema(
+            {key: file[key] for key in ("columns", "negatives", "catalogue", "users") if key in file}
+        )
     else:
         return None
+    keys = schema.columns
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
     return _Names(
         keys.user.column,
@@ -521,4 +529,5 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.scenario is None or keys.scenario.names is not None,
         keys.context,
         reading,
+        {name: table.columns for name, table, _, _ in schema.tables() if table.path is None},
     )
