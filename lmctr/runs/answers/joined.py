@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +141,10 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     has_codes: bool = True  # whether a whole number may be the place of a scenario's name
-    context: Mapping[str, AttributeSpec] | None = None  # columns of the input by the names of the log's context
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
-    # columns of the input that describe its items ("catalogue") and users, as those of the log's events do
-    described: Mapping[str, Mapping[str, AttributeSpec]] = field(default_factory=dict)
+    # columns of the input by the names of the log's "context", and of its "catalogue" and "users" where events hold these
+    parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
 
 
 class JoinedRows:
@@ -245,13 +244,14 @@ class JoinedRows:
         return found
 
     def _unmet(self, where: str) -> list[str]:
-        """Warnings about users, or items, next to none of whom the log knows."""
+        """Warnings about users, or items, next to none of whom the log knows, and times of which next to none come after its first."""
         found = []
         for name, examples in self.strangers.items():
             counts = self.unknown[name]
             if counts["values"] >= FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
                 shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
-                found.append(f"{where}: {name}: {shown}; are these the ids that the log has?")
+                hint = "is their unit the log's" if name.startswith("times") else "are these the ids that the log has"
+                found.append(f"{where}: {name}: {shown}; {hint}?")
         return found
 
     def _wanted(
@@ -268,7 +268,7 @@ class JoinedRows:
         roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
         optional = {names.scenario: "text" if self._scenario_texts else "any"}
-        parts = {"context": self._context, **names.described}
+        parts = self._parts
         for table, name, part in ((table, name, part) for table, own in parts.items() for name, part in own.items()):
             # texts as they are written: 01 is no 1
             is_of_texts = part.separator or is_text(getattr(self.log, table).schema.field(name).type)
@@ -276,7 +276,7 @@ class JoinedRows:
         wanted = {name: kind for name, kind in optional.items() if name in found} | wanted
         reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
-        context = ((name, part.column) for name, part in self._context.items())
+        context = ((name, part.column) for name, part in parts["context"].items())
         self.absent = [own for name, own in context if name in read and own not in found]
         if id_column is not None:
             wanted.setdefault(id_column, "text")
@@ -289,11 +289,11 @@ class JoinedRows:
         return not self.names.has_codes and known != tuple(map(str, range(len(known))))
 
     @property
-    def _context(self) -> dict[str, AttributeSpec]:
-        """The input's columns by the names of the log's context."""
-        own = () if self.log.context is None else self.log.context.column_names
-        told = self.names.context or {}
-        return {name: told.get(name) or AttributeSpec(column=name) for name in own}
+    def _parts(self) -> dict[str, Mapping[str, AttributeSpec]]:
+        """The input's columns by the names of those of the log's tables."""
+        own, told = () if self.log.context is None else self.log.context.column_names, self.names.parts or {}
+        context = {name: told.get("context", {}).get(name) or AttributeSpec(column=name) for name in own}
+        return {**told, "context": context}
 
     def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
         reasons: list[str | None] = [None] * len(rows)
@@ -331,20 +331,18 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
-        described = {
-            name: self._as_log(rows, getattr(self.log, name), parts) for name, parts in self.names.described.items()
-        }
-        is_told = described.get("catalogue") is not None and described["catalogue"].column_names == [
-            name for name in self.log.catalogue.column_names if name != "item_id"
-        ]
+        tables = (name for name in self._parts if name != "context")
+        described = {name: self._as_log(rows, name) for name in tables}
+        told = described.get("catalogue")
+        is_told = told is not None and {"item_id", *told.column_names} == {*self.log.catalogue.column_names}
         return self._read_who(rows) | {"item": self._read_items(rows, is_told), "described": described}
 
-    def _as_log(self, rows: Rows, table: pa.Table, parts: Mapping[str, AttributeSpec]) -> pa.Table | None:
+    def _as_log(self, rows: Rows, table: str) -> pa.Table | None:
         """Those columns of rows that the log has in a table, in its types; None where there are none."""
-        decimal, found = self.reading.get("decimal", "."), {}
-        for name, part in parts.items():
+        decimal, found, kinds = self.reading.get("decimal", "."), {}, getattr(self.log, table).schema
+        for name, part in self._parts[table].items():
             if part.column in rows.table.schema.names:
-                values, kind = rows.column(part.column), table.schema.field(name).type
+                values, kind = rows.column(part.column), kinds.field(name).type
                 found[name] = _as_log(values, kind, part.column, rows.source, part.separator, decimal)
         return pa.table(found) if found else None
 
@@ -390,16 +388,17 @@ class JoinedRows:
                 given = given.cast(pa.string())
             read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
-            read["context"] = self._as_log(rows, self.log.context, self._context)
+            read["context"] = self._as_log(rows, "context")
         return read
 
     def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
         """Count what of the queries the log does not know."""
         self._add_new("items", queried.new_items, asked["item"])
         self._add_new("users", queried.new_users, asked["user"])
+        self._add_new("times", asked["time"] < self.log.time.min(), asked["time"], "before the log")
 
-    def _add_new(self, what: str, new: np.ndarray, ids: Any) -> None:
-        name = f"{what} not in the log"
+    def _add_new(self, what: str, new: np.ndarray, ids: Any, where: str = "not in the log") -> None:
+        name = f"{what} {where}"
         self.unknown = add_counts([self.unknown, {name: {"values": len(new), "unknown": int(new.sum())}}])
         few = self.strangers.setdefault(name, [])
         few += pa.array(ids).filter(pa.array(new)).slice(0, max(3 - len(few), 0)).to_pylist()
@@ -527,7 +526,6 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.time,
         None if keys.scenario is None else keys.scenario.column,
         keys.scenario is None or keys.scenario.names is not None,
-        keys.context,
         reading,
-        {name: table.columns for name, table, _, _ in schema.tables() if table.path is None},
+        {"context": keys.context} | {name: own.columns for name, own, _, _ in schema.tables() if own.path is None},
     )
