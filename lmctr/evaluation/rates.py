@@ -156,16 +156,16 @@ class RateEncoder:
         used = slice(None) if ids.ndim == 1 else ids.ravel() > 0
         fold, labels, weight = (np.repeat(array, length)[used] for array in (self.fold, self.labels, self.weight))
         flat = ids.ravel()[used].astype(np.int64)
-        sums = FoldSums(flat, fold, size, (labels * weight, weight, None))
-        whole = self._log_odds(*sums.totals[:2])
+        sums, counts = FoldSums(flat, fold, size, (labels * weight, weight)), np.bincount(flat, minlength=size)
+        whole = self._log_odds(*sums.totals)
         rates = {name: whole[part] for name, part in values.items()}
-        seen = {name: sums.totals[2][part] for name, part in values.items()}
+        seen = {name: counts[part] for name, part in values.items()}
         own = ids[self.fitted]
         left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
-        rates["train"] = self._log_odds(*left[:2])
+        rates["train"] = self._log_odds(*left)
         # Without its fold a value would have another count than in rows to score, and trees know values by their counts. Of weights they would know the
         # row's own, and by it the label where only rows of one are thinned out.
-        seen["train"] = sums.totals[2][own] - 1
+        seen["train"] = counts[own] - 1
         if ids.ndim == 2:
             rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}
         return rates, seen
