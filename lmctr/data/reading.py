@@ -181,7 +181,7 @@ def parquet_files(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
 
 
 def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
-    """[`parquet_files`] without those that hold no row, as of a day on which nothing was; all of them where none has one.
+    """[`parquet_files`] without those of no row, where any has one.
 
     Raises:
         ValueError: names a file that is no Parquet file.
@@ -239,8 +239,6 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
                 f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file, or write each as Parquet "
                 f"into one folder: lmctr data convert FILE --output FOLDER/NAME.parquet"
             )
-        for file in parquet_files(path):
-            checked_file(file, "parquet")
         return path, "parquet"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
@@ -447,10 +445,10 @@ def _read_parquet(
 
 
 def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
-    """By column that files of one folder write in several types, the one that holds them all: whole numbers beside fractions, times in two units.
+    """By column that files of one folder write in several types, the one that holds them all: of whole numbers and fractions, times in two units.
 
     Raises:
-        ValueError: a column that stands in some files only, or in types of which none holds the others.
+        ValueError: a column that stands in some files only; types that none holds.
     """
     (first_path, first), *others = schemas.items()
     found: dict[str, pa.DataType] = {}
@@ -465,9 +463,10 @@ def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
                 continue
             pair = [pa.schema([(field.name, plain_type(one))]) for one in (kind, own)]
             try:
-                if any(is_bytes(one) for one in (kind, own)):
+                both = pa.unify_schemas(pair, promote_options="permissive")[0].type
+                if is_bytes(both):
                     raise pa.ArrowTypeError
-                found[field.name] = pa.unify_schemas(pair, promote_options="permissive")[0].type
+                found[field.name] = both
             except pa.ArrowTypeError:
                 raise ValueError(
                     f"{path}, column {field.name!r}: its type is {own}, in {first_path} it is {kind}; write both alike."
@@ -476,7 +475,7 @@ def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
 
 
 def in_types(rows: Any, kinds: Mapping[str, pa.DataType]) -> Any:
-    """A table, or batch, of a file with those of its columns in other types that `common_types` names."""
+    """A table, or batch, in the types of [`common_types`]."""
     for place, name in enumerate(rows.schema.names):
         if name in kinds:
             rows = rows.set_column(place, name, decoded(rows.column(place)).cast(kinds[name]))

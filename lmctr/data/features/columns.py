@@ -123,7 +123,7 @@ def text_codes(
         raise ValueError(
             f"{place(rows.source, name)}: the values are {of_value}, and the field {field.name!r} takes one value per row; {way}."
         )
-    encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
+    encoded = array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
     refused = f"{place(rows.source, name)}: some values are not UTF-8 text; {TO_UTF8}."
     words = texts_of_bytes(encoded.dictionary, refused)

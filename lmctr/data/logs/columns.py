@@ -116,7 +116,7 @@ def encode_ids(
 
 def _encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Indices (R,) and the values that they point to, of which some may stand on no row."""
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    encoded = array.dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
 
@@ -197,19 +197,8 @@ def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
     if pa.types.is_integer(kind):
         return array if pa.types.is_dictionary(array.type) else whole_numbers(array)
     if is_text(kind):
-        empty = pc.equal(array.dictionary if pa.types.is_dictionary(array.type) else array, "")
-        if pc.any(empty).as_py():
-            empty = empty.to_numpy(zero_copy_only=False)
-            if pa.types.is_dictionary(array.type):
-                empty = empty[array.indices.to_numpy(zero_copy_only=False)]
-            refuse(
-                empty,
-                array,
-                column,
-                source,
-                "are empty",
-                "Ids are integers or non-empty strings; take out rows that belong to none.",
-            )
+        hint = "Ids are integers or non-empty strings; take out rows that belong to none."
+        refuse(without_id(array), array, column, source, "are empty", hint)
         return array
     raise ValueError(f"{place(source, column)}: ids of type {kind} are not accepted; ids are integers or strings.")
 
