@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import decoded, is_bytes, is_number, plain_type, whole_numbers, with_plain_types
+from lmctr.utils.arrow import decoded, is_number, plain_type, whole_numbers, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
@@ -180,6 +180,15 @@ def parquet_files(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
     return {file: {key: pa.scalar(text).cast(kinds[key]) for key, text in own.items()} for file, own in values.items()}
 
 
+@contextlib.contextmanager
+def read_errors(path: Path, kind: str = "parquet") -> Iterator[None]:
+    """Errors of pyarrow and the system as `ValueError`s that name the file."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
+
+
 def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
     """[`parquet_files`] without those of no row, where any has one.
 
@@ -188,11 +197,9 @@ def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
     """
     files, filled = parquet_files(path), {}
     for file, held in files.items():
-        try:
+        with read_errors(file):
             if pq.read_metadata(for_arrow(file)).num_rows:
                 filled[file] = held
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{file}: cannot be read as parquet: {printable(error)}") from None
     return filled or files
 
 
@@ -329,7 +336,7 @@ def read_table(
         raise ValueError(
             f"{path}: `na_values` and `decimal` are for CSV and TSV files, and this one is {kind}; leave them out."
         )
-    try:
+    with read_errors(path, kind):
         if kind == "parquet":
             table = _read_parquet(path, wanted, types or {}, progress)
         else:
@@ -353,8 +360,6 @@ def read_table(
                         table = json_of_mixed(path, error, lines, texts, wanted)
             check_columns(table.column_names, wanted, str(path))
             table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
     return _with_rows(table, str(path))
 
 
@@ -431,7 +436,7 @@ def _read_parquet(
     files = files_with_rows(folder)
     name = (next(iter(files)) if len(files) == 1 else folder).name
     for path in over(files, f"reading {name}", "files", show=progress):
-        with pq.ParquetFile(for_arrow(path)) as file:
+        with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
             columns = columns_of_file(file.schema_arrow.names, files[path], wanted, path)
             table = with_held(with_plain_types(file.read(columns=columns)), files[path], wanted)
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
@@ -463,10 +468,7 @@ def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
                 continue
             pair = [pa.schema([(field.name, plain_type(one))]) for one in (kind, own)]
             try:
-                both = pa.unify_schemas(pair, promote_options="permissive")[0].type
-                if is_bytes(both):
-                    raise pa.ArrowTypeError
-                found[field.name] = both
+                found[field.name] = pa.unify_schemas(pair, promote_options="permissive")[0].type
             except pa.ArrowTypeError:
                 raise ValueError(
                     f"{path}, column {field.name!r}: its type is {own}, in {first_path} it is {kind}; write both alike."

@@ -132,7 +132,7 @@ def _longer(table: pa.Table, key: str, ids: pa.Array) -> pa.Table:
 
 
 def _told(table: pa.Table | None, codes: np.ndarray, new: np.ndarray, given: pa.Table | None) -> pa.Table | None:
-    """A catalogue, or user table, whose rows of new ids hold what is given with the first query of each; codes: (Q,) rows of the queries' ids."""
+    """A catalogue, or user table, with what is given with the first query of each new id; codes: (Q,) rows of the queries' ids."""
     if table is None or given is None or not new.any():
         return table
     rows, first = np.unique(codes[new], return_index=True)

@@ -40,6 +40,7 @@ from lmctr.data.reading import (
     json_of_mixed,
     parse_error,
     printable,
+    read_errors,
     refuse_deep,
     with_held,
 )
@@ -346,13 +347,10 @@ def _stream_parquet(folder: Path, columns: Mapping[str, str] | None, block_size:
     own = next(iter(schemas.values())).names
     kinds = common_types(schemas)
     for path, held in files.items():
-        try:
-            with pq.ParquetFile(for_arrow(path)) as file:
-                rows = max(1024, block_size // (8 * max(len(own), 1)))
-                for batch in file.iter_batches(batch_size=rows, columns=own):
-                    yield with_held(in_types(with_plain_types(batch), kinds), held, wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
+        with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
+            rows = max(1024, block_size // (8 * max(len(own), 1)))
+            for batch in file.iter_batches(batch_size=rows, columns=own):
+                yield with_held(in_types(with_plain_types(batch), kinds), held, wanted)
 
 
 def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:
