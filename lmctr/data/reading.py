@@ -190,11 +190,7 @@ def read_errors(path: Path, kind: str = "parquet") -> Iterator[None]:
 
 
 def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
-    """[`parquet_files`] without those of no row, where any has one.
-
-    Raises:
-        ValueError: names a file that is no Parquet file.
-    """
+    """[`parquet_files`] without those of no row, where any has one."""
     files, filled = parquet_files(path), {}
     for file, held in files.items():
         with read_errors(file):

@@ -163,8 +163,8 @@ class RateEncoder:
         own = ids[self.fitted]
         left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
         rates["train"] = self._log_odds(*left)
-        # Trees know values by their counts: without its fold a value would have another one than in rows to score, and weights would tell the row's
-        # own, which is its label where negatives are thinned out.
+        # Trees know values by their counts: without its fold a value would have another one than in rows to score, and weights would tell the row's,
+        # which is its label where negatives are thinned out.
         seen["train"] = counts[own] - 1
         if ids.ndim == 2:
             rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}

@@ -122,7 +122,7 @@ def decoded(values: Any) -> Any:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values, also where it is codes of a dictionary."""
+    """The type of a column's values, of codes their dictionary's."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -132,10 +132,10 @@ def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
     Raises:
         ValueError: `refused`, for bytes that are no UTF-8 text.
     """
-    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+    if not is_bytes(values.type):
         return values
     try:
-        return values.cast(pa.large_string())
+        return values.cast(pa.large_binary()).cast(pa.large_string())
     except pa.ArrowInvalid:
         raise ValueError(refused) from None
 

@@ -228,12 +228,15 @@ def test_ids_of_another_kind_are_told(run, rows, tmp_path, capsys):
     assert predict(run, tmp_path, rows.assign(user=rows.user + 1000)) == 0
     told = capsys.readouterr().err
     assert f"users not in the log: 100.0% ({rows.user[0] + 1000}, " in told
-    assert "are these the ids that the log has?" in told
+    assert "are they written as in the log?" in told
     assert predict(run, tmp_path, rows.assign(user=rows.user + 1000).head(99)) == 0  # a few new users are no wonder
-    assert "are these the ids" not in capsys.readouterr().err
+    assert "are they written" not in capsys.readouterr().err
     assert predict(run, tmp_path, rows.assign(time=rows.time // 1000)) == 0  # of another unit: all in 1970
     told = capsys.readouterr().err
-    assert "rows.csv: times before the log: 100.0% (1700900, 1700900, 1700900, ...); is their unit the log's?" in told
+    assert (
+        "rows.csv: times before the log: 100.0% (1700900, 1700900, 1700900, ...); are they written as in the log?"
+        in told
+    )
 
 
 def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, capsys):

@@ -54,7 +54,7 @@ def with_queries(
         context: Q rows with the columns of the log's context; a column that lacks is missing everywhere.
         theirs_only: leave the events of all other users out, for who reads histories alone: the work is that of the queries then, however
             large the log is.
-        described: by "catalogue" and "users" Q rows with columns of these tables of the log, of which new items and users keep the first.
+        described: by "catalogue" and "users" Q rows with columns of these tables, of which new ids keep the first.
 
     Raises:
         ValueError: ids that are missing or of no accepted type.
@@ -132,7 +132,7 @@ def _longer(table: pa.Table, key: str, ids: pa.Array) -> pa.Table:
 
 
 def _told(table: pa.Table | None, codes: np.ndarray, new: np.ndarray, given: pa.Table | None) -> pa.Table | None:
-    """A catalogue, or user table, with what is given with the first query of each new id; codes: (Q,) rows of the queries' ids."""
+    """A catalogue, or user table, with what the first query of each new id gives; codes: (Q,) rows of the queries' ids."""
     if table is None or given is None or not new.any():
         return table
     rows, first = np.unique(codes[new], return_index=True)

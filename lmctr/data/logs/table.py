@@ -173,7 +173,7 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
     file = beside(folder, events.path)
     own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
     parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
-    # texts as they are written, which is how rows to score are read: 00123 is no 123
+    # texts as they are written, as in rows to score: 00123 is no 123
     types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"}
     types |= dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
     # a reader of JSON leaves out what zone a time names

@@ -244,14 +244,13 @@ class JoinedRows:
         return found
 
     def _unmet(self, where: str) -> list[str]:
-        """Warnings about users, or items, next to none of whom the log knows, and times of which next to none come after its first."""
+        """Warnings about users, or items, next to none of whom the log knows, and times next to all of which are before it."""
         found = []
         for name, examples in self.strangers.items():
             counts = self.unknown[name]
             if counts["values"] >= FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
                 shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
-                hint = "is their unit the log's" if name.startswith("times") else "are these the ids that the log has"
-                found.append(f"{where}: {name}: {shown}; {hint}?")
+                found.append(f"{where}: {name}: {shown}; are they written as in the log?")
         return found
 
     def _wanted(
@@ -331,14 +330,13 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
-        tables = (name for name in self._parts if name != "context")
-        described = {name: self._as_log(rows, name) for name in tables}
+        described = {name: self._as_log(rows, name) for name in self._parts if name != "context"}
         told = described.get("catalogue")
         is_told = told is not None and {"item_id", *told.column_names} == {*self.log.catalogue.column_names}
         return self._read_who(rows) | {"item": self._read_items(rows, is_told), "described": described}
 
     def _as_log(self, rows: Rows, table: str) -> pa.Table | None:
-        """Those columns of rows that the log has in a table, in its types; None where there are none."""
+        """Those columns of rows that a table of the log has, in its types; None: none."""
         decimal, found, kinds = self.reading.get("decimal", "."), {}, getattr(self.log, table).schema
         for name, part in self._parts[table].items():
             if part.column in rows.table.schema.names:

@@ -138,7 +138,7 @@ def predict_rows(
             of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset.
         retriever: of a run whose histories are chosen by similarity, see `load_retriever`.
         items: the items' statistics of a run whose model reads statistics, see `load_item_statistics`.
-        allow_unknown: of a table, warn only where a field has nearly no known value.
+        allow_unknown: warn only where a field has nearly no known value.
 
     Returns:
         (R,) float32 logits, or (R, T) of several tasks: one for each row, for each target or candidate of the requests, in order.
