@@ -446,7 +446,7 @@ def _read_parquet(
 
 
 def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
-    """By column that files of one folder write in several types, the one that holds them all: of whole numbers and fractions, times in two units.
+    """By column that files of one folder write in several types, the one that holds them all.
 
     Raises:
         ValueError: a column that stands in some files only; types that none holds.

@@ -143,7 +143,7 @@ class _Names:
     has_codes: bool = True  # whether a whole number may be the place of a scenario's name
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
-    # columns of the input by the names of the log's "context", and of its "catalogue" and "users" where events hold these
+    # columns of the input by the names of the log's "context", and of "catalogue" and "users" where events hold these
     parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
 
 
