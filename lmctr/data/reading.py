@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.utils.arrow import is_number, whole_numbers, with_plain_types
+from lmctr.utils.arrow import decoded, is_number, plain_type, whole_numbers, with_plain_types
 from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
@@ -180,6 +180,25 @@ def parquet_files(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
     return {file: {key: pa.scalar(text).cast(kinds[key]) for key, text in own.items()} for file, own in values.items()}
 
 
+@contextlib.contextmanager
+def read_errors(path: Path, kind: str = "parquet") -> Iterator[None]:
+    """Errors of pyarrow and the system as `ValueError`s that name the file."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
+
+
+def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
+    """[`parquet_files`] without those of no row, where any has one."""
+    files, filled = parquet_files(path), {}
+    for file, held in files.items():
+        with read_errors(file):
+            if pq.read_metadata(for_arrow(file)).num_rows:
+                filled[file] = held
+    return filled or files
+
+
 def columns_of_file(
     names: Sequence[str], held: Collection[str], wanted: Sequence[str] | None, path: Path
 ) -> list[str] | None:
@@ -223,8 +242,6 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
                 f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file, or write each as Parquet "
                 f"into one folder: lmctr data convert FILE --output FOLDER/NAME.parquet"
             )
-        for file in parquet_files(path):
-            checked_file(file, "parquet")
         return path, "parquet"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
@@ -315,7 +332,7 @@ def read_table(
         raise ValueError(
             f"{path}: `na_values` and `decimal` are for CSV and TSV files, and this one is {kind}; leave them out."
         )
-    try:
+    with read_errors(path, kind):
         if kind == "parquet":
             table = _read_parquet(path, wanted, types or {}, progress)
         else:
@@ -339,8 +356,6 @@ def read_table(
                         table = json_of_mixed(path, error, lines, texts, wanted)
             check_columns(table.column_names, wanted, str(path))
             table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
     return _with_rows(table, str(path))
 
 
@@ -413,37 +428,56 @@ def _read_parquet(
     folder: Path, wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
 ) -> pa.Table:
     """Files with the same columns, one below the other; whole numbers asked for as ids are encoded file by file, in half the memory."""
-    tables: list[pa.Table] = []
-    files = parquet_files(folder)
-    first = next(iter(files))
-    for path in over(files, f"reading {(first if len(files) == 1 else folder).name}", "files", show=progress):
-        with pq.ParquetFile(for_arrow(path)) as file:
+    tables: dict[Path, pa.Table] = {}
+    files = files_with_rows(folder)
+    name = (next(iter(files)) if len(files) == 1 else folder).name
+    for path in over(files, f"reading {name}", "files", show=progress):
+        with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
             columns = columns_of_file(file.schema_arrow.names, files[path], wanted, path)
             table = with_held(with_plain_types(file.read(columns=columns)), files[path], wanted)
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
                 values = whole_numbers(table[name]).dictionary_encode()
                 table = table.set_column(table.column_names.index(name), name, values)
-        if tables:
-            check_same_types(table.schema, tables[0].schema, path, first)
-            table = table.select(tables[0].column_names)
-        tables.append(table)
-    return pa.concat_tables(tables)
+        tables[path] = table
+    kinds = common_types({path: table.schema for path, table in tables.items()})
+    names = next(iter(tables.values())).column_names
+    return pa.concat_tables(in_types(table.select(names), kinds) for table in tables.values())
 
 
-def check_same_types(schema: pa.Schema, first: pa.Schema, path: Path, first_path: Path) -> None:
-    """ValueError: a file of a folder that has other columns than the first one, or columns of other types."""
-    if set(schema.names) != set(first.names):
-        odd = sorted(set(schema.names) ^ set(first.names))
-        raise ValueError(
-            f"{path}: the column {odd[0]!r} stands in only one of this file and {first_path}; give all files the same columns."
-        )
-    for field in first:
-        found = schema.field(field.name).type
-        if found != field.type:
+def common_types(schemas: Mapping[Path, pa.Schema]) -> dict[str, pa.DataType]:
+    """By column that files of one folder write in several types, the one that holds them all.
+
+    Raises:
+        ValueError: a column that stands in some files only; types that none holds.
+    """
+    (first_path, first), *others = schemas.items()
+    found: dict[str, pa.DataType] = {}
+    for path, schema in others:
+        if odd := sorted({*schema.names} ^ {*first.names}):
             raise ValueError(
-                f"{path}, column {field.name!r}: its type is {found}, in {first_path} it is {field.type}; write both alike."
+                f"{path}: the column {odd[0]!r} stands in only one of this file and {first_path}; give all files the same columns."
             )
+        for field in schema:
+            own, kind = field.type, found.get(field.name, first.field(field.name).type)
+            if own == kind:
+                continue
+            pair = [pa.schema([(field.name, plain_type(one))]) for one in (kind, own)]
+            try:
+                found[field.name] = pa.unify_schemas(pair, promote_options="permissive")[0].type
+            except pa.ArrowTypeError:
+                raise ValueError(
+                    f"{path}, column {field.name!r}: its type is {own}, in {first_path} it is {kind}; write both alike."
+                ) from None
+    return found
+
+
+def in_types(rows: Any, kinds: Mapping[str, pa.DataType]) -> Any:
+    """A table, or batch, in the types of [`common_types`]."""
+    for place, name in enumerate(rows.schema.names):
+        if name in kinds:
+            rows = rows.set_column(place, name, decoded(rows.column(place)).cast(kinds[name]))
+    return rows
 
 
 def read_delimited(

@@ -131,6 +131,7 @@ def _copy(
             )
         make_writer = partial(pacsv.CSVWriter, write_options=pacsv.WriteOptions(delimiter=sign))
         reading = {key: value for key, value in reading.items() if key not in ("decimal", "na_values")}
+    output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output.resolve()) as temporary:
         writer = None
         columns = _as_written(source, reading)

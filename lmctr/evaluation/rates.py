@@ -144,7 +144,7 @@ class RateEncoder:
     def encode(
         self, ids: np.ndarray, values: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Log-odds, and the weight of the training rows with the value (of a training row: of the others), by part.
+        """Log-odds, and the training rows with the value (of a training row: the others), whatever they weigh, by part.
 
         Args:
             ids: (R,) values of the training part; or lists (R, L) of them, padded with 0, whose log-odds are the mean of their values',
@@ -156,15 +156,16 @@ class RateEncoder:
         used = slice(None) if ids.ndim == 1 else ids.ravel() > 0
         fold, labels, weight = (np.repeat(array, length)[used] for array in (self.fold, self.labels, self.weight))
         flat = ids.ravel()[used].astype(np.int64)
-        sums = FoldSums(flat, fold, size, (labels * weight, weight))
+        sums, counts = FoldSums(flat, fold, size, (labels * weight, weight)), np.bincount(flat, minlength=size)
         whole = self._log_odds(*sums.totals)
         rates = {name: whole[part] for name, part in values.items()}
-        seen = {name: sums.totals[1][part] for name, part in values.items()}
+        seen = {name: counts[part] for name, part in values.items()}
         own = ids[self.fitted]
         left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
         rates["train"] = self._log_odds(*left)
-        # without its fold a value would have another count than in rows to score, and trees know values by their counts
-        seen["train"] = sums.totals[1][own] - self.weight[self.fitted].reshape(-1, *[1] * (ids.ndim - 1))
+        # Trees know values by their counts: without its fold a value would have another one than in rows to score, and weights would tell the row's,
+        # which is its label where negatives are thinned out.
+        seen["train"] = counts[own] - 1
         if ids.ndim == 2:
             rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}
         return rates, seen

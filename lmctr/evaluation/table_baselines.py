@@ -2,7 +2,7 @@
 
 Both see a categorical value as its positive rate on the training part, smoothed towards that of all rows. Training rows have those of the other four
 of five random folds, else rates of rare values would hold the row's own label; validation and test rows those of the whole training part. Weights
-count in rates and fits (bins of numbers, folds and what a leaf needs count rows), and a row of weight 0 is left out. Nothing is fitted on validation
+count in rates and fits (bins of numbers, folds, counts and what a leaf needs count rows), and a row of weight 0 is left out. Nothing is fitted on validation
 and test rows.
 
 Tables are read by attribute, as `lmctr.data.tables.store.TabularStore`: `input_ids` (S, F), `numeric_values` (S, Nn), `sequence_ids` (S, N, L),

@@ -154,7 +154,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):
         table = self._table(X)
         if not hasattr(self, "feature_names_in_") and table.num_columns != self.n_features_in_:
             raise ValueError(f"X: got {table.num_columns} columns, accepted: the {self.n_features_in_} of fit")
-        return self.run_.predict(table)
+        return self.run_.predict(table, allow_unknown=True)  # groups of another fold
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, 2) probabilities of `classes_`."""

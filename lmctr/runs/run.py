@@ -97,7 +97,7 @@ class Run:
                 items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns): each row's history,
                 description and statistics are those of the log, read anew, before the row's time.
             log: where they come from, as in `lmctr predict --log`; default: the run's log.
-            allow_unknown: score such a table also where next to no value of a field is known.
+            allow_unknown: score a table also where next to no value of a field is known.
 
         Returns:
             (R,) float32, or (R, T) of several tasks.
@@ -117,7 +117,7 @@ class Run:
         if not reads_log(self.folder, log, rows, kind, columns):
             if kind == "table":
                 rows = completed(rows, processor, partial(joined_files_of, self.folder))
-            return predict_rows(self.model, processor, rows, self._retriever, self._items)
+            return predict_rows(self.model, processor, rows, self._retriever, self._items, allow_unknown)
         joined = JoinedRows(self.folder, self.model, processor, log, allow_unknown=allow_unknown, name=self._name)
         found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])
         for warning in joined.warnings:

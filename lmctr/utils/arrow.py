@@ -36,7 +36,7 @@ def is_list(kind: pa.DataType) -> bool:
 def plain_number(values: Any) -> Any:
     """Codes of numbers as these, and decimals, as databases write prices and grades, as whole numbers, or as floats where they have places behind the
     point; others as they are."""
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    kind = plain_type(values.type)
     if is_number(kind):
         return decoded(values)
     if not pa.types.is_decimal(kind):
@@ -53,7 +53,7 @@ def known_value(values: Any) -> Any:
     values = plain_number(decoded(values))
     if is_list(values.type) or pa.types.is_fixed_size_list(values.type):
         kind = values.type.value_type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = plain_type(kind)
         return values.cast(pa.list_(pa.string() if is_text(kind) else kind))
     return without_empty(values)
 
@@ -121,16 +121,21 @@ def decoded(values: Any) -> Any:
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values, of codes their dictionary's."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def texts_of_bytes(values: pa.Array, refused: str) -> pa.Array:
     """A column of bytes as its texts; others as they are.
 
     Raises:
         ValueError: `refused`, for bytes that are no UTF-8 text.
     """
-    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+    if not is_bytes(values.type):
         return values
     try:
-        return values.cast(pa.large_string())
+        return values.cast(pa.large_binary()).cast(pa.large_string())
     except pa.ArrowInvalid:
         raise ValueError(refused) from None
 

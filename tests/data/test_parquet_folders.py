@@ -107,6 +107,32 @@ def test_files_that_differ(folder, change, message):
         load_log(folder / "log.yaml")
 
 
+def test_files_of_other_programs_are_one_table(folder):
+    """Days that pandas, polars and `lmctr data convert` wrote: other layouts of texts, lengths of numbers, units of times; a column that came later and
+    one day without rows."""
+    files = sorted((folder / "events").glob("*.parquet"))
+    before, table = read_table(folder / "events"), pq.read_table(files[1])
+    kinds = {"y": pa.float64(), "u": pa.int32()}
+    for name, kind in kinds.items():
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+    pq.write_table(table.append_column("os", [["ios"] * table.num_rows]), files[1])
+    pq.write_table(pa.table({"u": pa.array([], pa.float64())}), folder / "events" / "part-9.parquet")
+    names = before.column_names
+    streamed = pa.concat_tables(rows.whole for rows in stream_file(folder / "events", dict.fromkeys(names, "any")))
+    for read in (read_table(folder / "events", names), streamed):
+        assert read.schema.field("y").type == pa.float64()
+        assert read.schema.field("u").type == before.schema.field("u").type
+        assert read.cast(before.schema).equals(before.combine_chunks())
+    assert load_log(folder / "log.yaml").num_events == before.num_rows
+    for number, kind in enumerate((pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string())):
+        pq.write_table(pa.table({"a": pa.array(["x", None], kind)}), folder / f"{number}.parquet")
+    for read in (read_table(folder), next(stream_file(folder)).whole):
+        assert read.schema.field("a").type == pa.large_string()
+    files[1].write_text("hello")
+    with pytest.raises(ValueError, match=rf"{files[1].name}: cannot be read as parquet"):
+        read_table(folder / "events")
+
+
 def test_a_folder_without_parquet_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a folder without \.parquet files"):
         read_table(tmp_path)

@@ -59,6 +59,24 @@ def test_counts_of_training_rows_are_those_of_rows_to_score_less_themselves():
         np.testing.assert_allclose(features.counts["train"][:, field], np.log1p(others), rtol=1e-5)
 
 
+def test_weights_that_tell_the_label_do_not_tell_it_to_the_trees():
+    """Negatives thinned out to a tenth, which stand for ten: a row's weight, and so its label, is not to be read from its values' counts."""
+    whole, logit = make_table(60_000, vocabulary=600)
+    thinned = (logit - 2.5 > np.random.default_rng(2).logistic(size=60_000)).astype(np.float32)
+    kept = np.flatnonzero((thinned == 1) | (np.random.default_rng(1).random(60_000) < 0.1))
+    table = SimpleNamespace(**{name: None if own is None else own[kept] for name, own in vars(whole).items()})
+    table.labels = thinned[kept]
+    table.weight = np.where(table.labels == 1, 1, 10).astype(np.float32)
+    splits = parts(len(kept))
+    counts = table_features(table, splits).counts
+    table.weight = None
+    np.testing.assert_array_equal(counts["train"], table_features(table, splits).counts["train"])
+    table.weight = np.where(table.labels == 1, 1, 10).astype(np.float32)
+    metrics = table_baseline_metrics(table, splits)
+    losses = [metrics[name]["test"]["log_loss"] for name in ("field_counting", "field_gradient_boosting")]
+    assert losses[1] < 1.02 * losses[0]
+
+
 def test_a_training_row_never_sees_its_own_label():
     """Turning one label over changes the features of other rows of its values, never its own (but for the common prior)."""
     table, _ = make_table(300)

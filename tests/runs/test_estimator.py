@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 
 import lmctr
 
@@ -55,6 +55,19 @@ def test_it_goes_into_cross_validation_and_searches(rows):
     search = GridSearchCV(lmctr.CTRClassifier(overrides=few), grid, cv=2, scoring="roc_auc", refit=False).fit(X, click)
     assert len(set(search.cv_results_["mean_test_score"])) == 2
     assert clone(lmctr.CTRClassifier("dnn", quiet=False)).get_params()["model"] == "dnn"
+
+
+def test_groups_that_training_did_not_meet_are_scored(rows, caplog):
+    """Each fold of a cross-validation by users has users that no other has, and a column of them."""
+    X, click = rows
+    X = X.assign(user=[f"u{number % 200}" for number in range(ROWS)])
+    groups = {"cv": GroupKFold(2), "groups": X["user"], "error_score": "raise", "scoring": "roc_auc"}
+    assert cross_val_score(lmctr.CTRClassifier("dnn", overrides=FEW), X, click, **groups).min() > 0.65
+    assert "field 'user': 100.0% of the values are unknown" in caplog.text
+    run = lmctr.CTRClassifier("dnn", overrides=FEW).fit(X, click).run_
+    with pytest.raises(ValueError, match="allow_unknown=True"):
+        run.predict(X.assign(user=X["user"] + "x"))
+    assert np.isfinite(run.predict(X.assign(user=X["user"] + "x"), allow_unknown=True)).all()
 
 
 def test_numbers_without_names_and_histories(rows):

@@ -132,7 +132,7 @@ def test_new_users_are_counted_once_however_many_candidates_they_have(runs, log,
     assert main(["recommend", str(runs("sequence").path), *words]) == 0
     told = capsys.readouterr().err
     assert "the best 10 items of 4 users; unknown values: users not in the log 50.0%" in told
-    assert "are these the ids that the log has" not in told  # of four users none is a wonder
+    assert "are they written as in the log" not in told  # of four users none is a wonder
 
 
 def test_candidates_of_a_user_and_second_share_a_history(runs, log, monkeypatch):

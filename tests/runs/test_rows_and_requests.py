@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.metrics import roc_auc_score
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.cli.main import main
@@ -112,6 +114,73 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
         np.testing.assert_array_equal(same, found)
 
 
+@pytest.mark.parametrize("family", ["dnn", "din", "ctr_sink"])
+def test_rows_of_new_items_and_users_bring_their_columns(tmp_path, family):
+    """Columns of the events describe items and users: tomorrow's new ad has its campaign in the row that is to be scored, and stands in no log yet."""
+    write_log(tmp_path)
+    events = pd.read_csv(tmp_path / "clicks.csv")
+    events = events.assign(
+        kind=[f"kind {own % 3}" for own in events.item], land=[f"{own % 2:02}" for own in events.user]
+    )
+    data = {"baselines": False, "max_train_samples": 300, "max_eval_samples": 50}
+    model, training = {"family": family}, {"epochs": 3, "use_cpu": True, "learning_rate": 0.03, "boosting_share": 0}
+    if family == "ctr_sink":
+        data |= {"prompt": {"base": "generic/en", "item": "{kind}"}, "num_behaviors": 3}
+        model |= {"backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 200}}
+        training = {"stage1_epochs": 0, "stage2_epochs": 3, "use_cpu": True, "learning_rate": 0.01}
+    elif family == "din":
+        data |= {"item_features": ["kind"], "user_features": ["land"]}
+    schema = {"columns": {**COLUMNS, "context": {}}, "catalogue": {"columns": {"kind": {"column": "kind"}}}}
+    schema |= {"users": {"columns": {"land": {"column": "land", "type": "text"}}}}
+    events.to_csv(tmp_path / "events.csv", index=False)
+    (tmp_path / "own.yaml").write_text(json.dumps({"events": "events.csv", **schema}))
+    options = [(str(tmp_path / "own.yaml"), {}), (str(tmp_path / "events.csv"), schema)]
+    name, own = options[family == "dnn"]
+    data |= {"name": name, "options": own}
+    run = lmctr.runs.train({"data": data, "model": model, "training": training}, output_dir=tmp_path / "run")
+    known = {"user": 1, "time": 1_700_900_100, "land": "01"}
+    rows = [
+        {**known, "item": item, "kind": f"kind {kind}"}
+        for item, kind in ((901, 0), (902, 0), (903, 1), (3, 0), (3, 1))
+    ]
+    found = run.predict(pd.DataFrame(rows))
+    assert abs(found[0] - found[1]) < 1e-5 < 1e-3 < abs(found[0] - found[2])
+    assert abs(found[3] - found[4]) < 1e-5  # what the log says of a known one
+    mixed = run.predict(pd.DataFrame(rows * 2 + rows[::-1]))  # each new one once
+    np.testing.assert_allclose(mixed, [*found, *found, *found[::-1]], atol=1e-5)
+    lacking = pd.DataFrame(rows).drop(columns="kind")
+    if family == "ctr_sink":
+        with pytest.raises(ValueError, match="row 1: 901"):
+            run.predict(lacking)
+        return
+    assert np.ptp(run.predict(lacking)[:3]) < 1e-5
+    users = [{**rows[2], "user": 900 + number, "land": land} for number, land in enumerate(("00", "00", "01"))]
+    found = run.predict(pd.DataFrame(users))
+    assert abs(found[0] - found[1]) < 1e-5 < 1e-3 < abs(found[0] - found[2])
+
+
+def test_codes_of_the_context_are_read_as_they_are_written(tmp_path):
+    """What the schema calls a text: 00123 is no 123, neither of the events nor of the rows to score."""
+    write_log(tmp_path)
+    events = pd.read_csv(tmp_path / "clicks.csv")
+    events = events.assign(place=[f"{number:05}" for number in events.item % 3], device=events.user % 2 == 0)
+    events.to_csv(tmp_path / "clicks.csv", index=False)
+    context = {"place": {"column": "place", "type": "text"}, "device": {"column": "device", "type": "text"}}
+    schema = {"events": "clicks.csv", "columns": {**COLUMNS, "context": context}}
+    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    log = lmctr.data.load_log(tmp_path / "schema.yaml")
+    assert {*log.context["place"].to_pylist()} == {"00000", "00001", "00002"}
+    data = {"name": str(tmp_path / "schema.yaml"), "statistics": ["full", "context"], "baselines": False}
+    recipe = {"data": data, "model": {"family": "dnn"}, "training": {"epochs": 1, "use_cpu": True}}
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    last = events.sort_values("time", kind="stable").tail(100)
+    last.to_csv(tmp_path / "last.csv", index=False)
+    found = run.predict(tmp_path / "last.csv")
+    right = roc_auc_score(last.click, found)
+    assert right == pytest.approx(run.metrics["test"]["auc"], abs=0.1)
+    assert right > 0.8
+
+
 def test_an_extended_processor_knows_them_too(run):
     log = lmctr.data.load_log(run.path.parent / "schema.yaml")
     events = split_log(log).train
@@ -159,9 +228,15 @@ def test_ids_of_another_kind_are_told(run, rows, tmp_path, capsys):
     assert predict(run, tmp_path, rows.assign(user=rows.user + 1000)) == 0
     told = capsys.readouterr().err
     assert f"users not in the log: 100.0% ({rows.user[0] + 1000}, " in told
-    assert "are these the ids that the log has?" in told
+    assert "are they written as in the log?" in told
     assert predict(run, tmp_path, rows.assign(user=rows.user + 1000).head(99)) == 0  # a few new users are no wonder
-    assert "are these the ids" not in capsys.readouterr().err
+    assert "are they written" not in capsys.readouterr().err
+    assert predict(run, tmp_path, rows.assign(time=rows.time // 1000)) == 0  # of another unit: all in 1970
+    told = capsys.readouterr().err
+    assert (
+        "rows.csv: times before the log: 100.0% (1700900, 1700900, 1700900, ...); are they written as in the log?"
+        in told
+    )
 
 
 def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, capsys):

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import place, with_zone_names
 from lmctr.data.reading import TO_UTF8
-from lmctr.utils.arrow import decoded, is_list, is_number, is_text, texts_of_bytes, without_empty
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
 from lmctr.utils.suggest import first_listed
@@ -113,7 +113,7 @@ def text_codes(
     kind = array.type
     if pa.types.is_null(kind):
         return np.full(len(array), -1, dtype=np.int32), pa.array([], pa.large_string())
-    of_value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    of_value = plain_type(kind)
     if pa.types.is_nested(of_value) or isinstance(of_value, pa.BaseExtensionType):  # pandas' intervals and periods
         way = (
             "declare it as a sequence or multi_value field"
@@ -123,7 +123,7 @@ def text_codes(
         raise ValueError(
             f"{place(rows.source, name)}: the values are {of_value}, and the field {field.name!r} takes one value per row; {way}."
         )
-    encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
+    encoded = array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
     refused = f"{place(rows.source, name)}: some values are not UTF-8 text; {TO_UTF8}."
     words = texts_of_bytes(encoded.dictionary, refused)

@@ -137,6 +137,6 @@ def check_unknown(
     if errors and not allowed:
         raise ValueError(
             f"{where}: {'; '.join(errors)}. Are these the columns, and the codes, that the model was trained on? If so, train anew on "
-            "them, raise max_unknown of a table's field in data.features, or score all the same with --allow-unknown."
+            "them, raise max_unknown of a table's field in data.features, or score all the same with --allow-unknown (in Python allow_unknown=True)."
         )
     return warnings + [f"{where}: {error}" for error in errors]

@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
-from lmctr.data.reading import checked_file, delimiter_of, head_of, list_columns, parquet_files, with_held
+from lmctr.data.reading import (
+    checked_file,
+    delimiter_of,
+    files_with_rows,
+    head_of,
+    list_columns,
+    parquet_files,
+    with_held,
+)
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
@@ -301,13 +309,14 @@ def _with_more(table: pa.Table, blocks: Iterator[Rows]) -> pa.Table:
 
 def _of_all_files(path: Path) -> pa.Table:
     """The first rows of the files of a folder, at most `_FILES` spread over it: all of one file may stand in the same folder, `day=2024-01-01`."""
-    files = [(file, held) for file, held in parquet_files(path).items() if pq.read_metadata(for_arrow(file)).num_rows]
+    files = [*files_with_rows(path).items()]
     chosen = [files[int(place)] for place in np.linspace(0, len(files) - 1, min(len(files), _FILES))]
     parts = []
     for file, held in chosen:
         rows = next(stream_file(file, block_size=_BYTES // len(chosen))).table
         parts.append(with_held(pa.Table.from_batches([rows]), held, None))
-    return pa.concat_tables(part.select(parts[0].column_names) for part in parts)
+    names = parts[0].column_names
+    return pa.concat_tables((part.select(names) for part in parts), promote_options="permissive")
 
 
 def _kinds_of_mixed(path: Path) -> dict[str, str]:
@@ -433,6 +442,6 @@ def _all_match(values: pa.Array, pattern: str) -> bool:
 
 def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
     if kind == "parquet":
-        return sum(pq.ParquetFile(for_arrow(file)).metadata.num_rows for file in parquet_files(path))
+        return sum(pq.read_metadata(for_arrow(file)).num_rows for file in parquet_files(path))
     packed = 4 if path.suffix == ".gz" else 1  # texts of this kind shrink to about a quarter
     return int(table.num_rows * path.stat().st_size * packed / _BYTES)

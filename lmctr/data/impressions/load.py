@@ -154,8 +154,7 @@ class _Sorted:
         return int(rows[0]) if len(rows) else None
 
     def _differing(self, name: str) -> np.ndarray:
-        values = self.table[name].combine_chunks()
-        values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        values = self.table[name].combine_chunks().dictionary_encode()
         codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         differs = np.diff(codes, prepend=codes[:1]) != 0
         differs[self.starts] = False

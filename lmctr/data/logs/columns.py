@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.utils.arrow import decoded, is_number, is_text, whole_numbers
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -116,7 +116,7 @@ def encode_ids(
 
 def _encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Indices (R,) and the values that they point to, of which some may stand on no row."""
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    encoded = array.dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
 
@@ -182,7 +182,7 @@ def without_empty_id(array: pa.Array) -> pa.Array:
 
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
     """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked; unsigned ones that int64 does not hold as strings."""
-    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    kind = plain_type(array.type)
     if pa.types.is_floating(kind) and not pa.types.is_dictionary(array.type):
         numbers = array.to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):
@@ -197,19 +197,8 @@ def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
     if pa.types.is_integer(kind):
         return array if pa.types.is_dictionary(array.type) else whole_numbers(array)
     if is_text(kind):
-        empty = pc.equal(array.dictionary if pa.types.is_dictionary(array.type) else array, "")
-        if pc.any(empty).as_py():
-            empty = empty.to_numpy(zero_copy_only=False)
-            if pa.types.is_dictionary(array.type):
-                empty = empty[array.indices.to_numpy(zero_copy_only=False)]
-            refuse(
-                empty,
-                array,
-                column,
-                source,
-                "are empty",
-                "Ids are integers or non-empty strings; take out rows that belong to none.",
-            )
+        hint = "Ids are integers or non-empty strings; take out rows that belong to none."
+        refuse(without_id(array), array, column, source, "are empty", hint)
         return array
     raise ValueError(f"{place(source, column)}: ids of type {kind} are not accepted; ids are integers or strings.")
 

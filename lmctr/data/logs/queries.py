@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +42,19 @@ def with_queries(
     scenario: np.ndarray | None = None,
     context: pa.Table | None = None,
     theirs_only: bool = False,
+    described: Mapping[str, pa.Table] | None = None,
 ) -> Queried:
     """Adds queries to a log.
 
     Args:
         log: the log, whose events are histories and statistics.
-        user, item: (Q,) ids; unknown ones get rows without a description.
+        user, item: (Q,) ids; unknown ones get rows with what `described` tells of them.
         time: (Q,) unix seconds. The history of a query is the user's events strictly before.
         scenario: (Q,) codes, for a log with scenarios; default code 0.
         context: Q rows with the columns of the log's context; a column that lacks is missing everywhere.
         theirs_only: leave the events of all other users out, for who reads histories alone: the work is that of the queries then, however
             large the log is.
+        described: by "catalogue" and "users" Q rows with columns of these tables, of which new ids keep the first.
 
     Raises:
         ValueError: ids that are missing or of no accepted type.
@@ -91,6 +94,8 @@ def with_queries(
         rows = {kind.name: _as_type(given.get(kind.name, missing), kind.type, kind.name) for kind in table.schema}
         order = joined(np.arange(old), old + np.arange(count))
         table = pa.concat_tables([table, pa.table(rows)]).take(pa.array(order))
+    described = described or {}
+    about_users = None if log.users is None else align_users(log.users, user_ids)
     queried = dataclasses.replace(
         log,
         user_ids=columns.ids_to_numpy(user_ids),
@@ -98,8 +103,8 @@ def with_queries(
         + offsets_from_lengths(np.bincount(users, minlength=len(user_ids))),
         **{name: filled(name, values) for name, values in arrays.items()},
         extra_labels={name: filled("label", values) for name, values in log.extra_labels.items()},
-        catalogue=_longer(log.catalogue, "item_id", item_ids),
-        users=None if log.users is None else align_users(log.users, user_ids),
+        catalogue=_told(_longer(log.catalogue, "item_id", item_ids), items, new_items, described.get("catalogue")),
+        users=_told(about_users, users, new_users, described.get("users")),
         context=table,
     )
     return Queried(queried, queries, new_users, new_items)
@@ -124,6 +129,22 @@ def _longer(table: pa.Table, key: str, ids: pa.Array) -> pa.Table:
     rows = np.arange(len(ids))
     described = table.take(pa.array(rows, mask=rows >= table.num_rows))
     return described.set_column(described.column_names.index(key), key, ids)
+
+
+def _told(table: pa.Table | None, codes: np.ndarray, new: np.ndarray, given: pa.Table | None) -> pa.Table | None:
+    """A catalogue, or user table, with what the first query of each new id gives; codes: (Q,) rows of the queries' ids."""
+    if table is None or given is None or not new.any():
+        return table
+    rows, first = np.unique(codes[new], return_index=True)
+    order = np.arange(table.num_rows)
+    order[rows] = table.num_rows + np.arange(len(rows))
+    given = given.take(pa.array(np.flatnonzero(new)[first]))
+    for place, field in enumerate(table.schema):
+        if field.name in given.column_names:
+            own = _as_type(given[field.name], field.type, field.name)
+            values = pa.chunked_array([*table.column(place).chunks, *own.chunks]).take(pa.array(order))
+            table = table.set_column(place, field.name, values)
+    return table
 
 
 def _as_type(values: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:

@@ -171,13 +171,14 @@ def log_from_file(
 
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
     file = beside(folder, events.path)
-    types = dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
-    if checked_file(file, events.format)[1] == "jsonl":  # where texts may stand among numbers
-        own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
-        parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
-        types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"} | types
-        if spec.columns.time.timezone is not None:  # a reader of JSON leaves out what zone a time names
-            types[spec.columns.time.column] = pa.string()
+    own = (part.columns for _, part, _, _ in spec.tables() if part.path is None)
+    parts = [part for columns in (spec.columns.context, *own) for part in columns.values()]
+    # texts as they are written, as in rows to score: 00123 is no 123
+    types = {part.column: pa.string() for part in parts if _kind_of(part) == "text"}
+    types |= dict.fromkeys((spec.columns.user.column, spec.columns.item.column), ID)
+    # a reader of JSON leaves out what zone a time names
+    if spec.columns.time.timezone is not None and checked_file(file, events.format)[1] == "jsonl":
+        types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, beside(folder, part.path), progress)

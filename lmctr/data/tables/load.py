@@ -54,7 +54,7 @@ from lmctr.data.schemas import (
     refuse_other_schema,
     short_for,
 )
-from lmctr.utils.arrow import is_list
+from lmctr.utils.arrow import is_list, plain_type
 from lmctr.utils.files import beside, expanded, for_arrow, read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -243,7 +243,7 @@ def default_fields(schema: pa.Schema, special: Collection[str] = ()) -> list[dic
     """A field for each column that is not `special`: text and whole numbers categorical, other numbers numeric, lists sequences."""
     fields = []
     for column in schema:
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        kind = plain_type(column.type)
         if is_list(kind) or pa.types.is_fixed_size_list(kind):
             type_ = "sequence"
         else:

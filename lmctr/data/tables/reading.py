@@ -28,17 +28,19 @@ from lmctr.data.reading import (
     TO_UTF8,
     as_written,
     check_columns,
-    check_same_types,
     checked_file,
     columns_of_file,
+    common_types,
     csv_header,
     delimiter_of,
+    files_with_rows,
     first_line,
     first_not_utf8,
+    in_types,
     json_of_mixed,
-    parquet_files,
     parse_error,
     printable,
+    read_errors,
     refuse_deep,
     with_held,
 )
@@ -336,19 +338,19 @@ def _odd_cell(path: Path, table: pa.Table, message: str, done: int) -> ValueErro
 
 
 def _stream_parquet(folder: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
-    files, first, wanted = parquet_files(folder), None, None if columns is None else list(columns)
+    files, wanted = files_with_rows(folder), None if columns is None else list(columns)
+    schemas = {}
     for path, held in files.items():
-        try:
-            with pq.ParquetFile(for_arrow(path)) as file:
-                names = file.schema_arrow.names
-                own = columns_of_file(names, held, wanted, path)
-                first = file.schema_arrow if first is None else first
-                check_same_types(file.schema_arrow, first, path, next(iter(files)))
-                rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
-                for batch in file.iter_batches(batch_size=rows, columns=first.names if own is None else own):
-                    yield with_held(with_plain_types(batch), held, wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
+        table = pq.read_schema(for_arrow(path)).empty_table()
+        own = columns_of_file(table.column_names, held, wanted, path)
+        schemas[path] = with_plain_types(table if own is None else table.select(own)).schema
+    own = next(iter(schemas.values())).names
+    kinds = common_types(schemas)
+    for path, held in files.items():
+        with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
+            rows = max(1024, block_size // (8 * max(len(own), 1)))
+            for batch in file.iter_batches(batch_size=rows, columns=own):
+                yield with_held(in_types(with_plain_types(batch), kinds), held, wanted)
 
 
 def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:

@@ -141,9 +141,10 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     has_codes: bool = True  # whether a whole number may be the place of a scenario's name
-    context: Mapping[str, AttributeSpec] | None = None  # columns of the input by the names of the log's context
     # how text files of the log, and so of the input, write numbers and missing values, and what they call columns without names
     reading: Mapping[str, Any] | None = None
+    # columns of the input by the names of the log's "context", and of "catalogue" and "users" where events hold these
+    parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
 
 
 class JoinedRows:
@@ -243,13 +244,13 @@ class JoinedRows:
         return found
 
     def _unmet(self, where: str) -> list[str]:
-        """Warnings about users, or items, next to none of whom the log knows."""
+        """Warnings about users, or items, next to none of whom the log knows, and times next to all of which are before it."""
         found = []
         for name, examples in self.strangers.items():
             counts = self.unknown[name]
             if counts["values"] >= FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
                 shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
-                found.append(f"{where}: {name}: {shown}; are these the ids that the log has?")
+                found.append(f"{where}: {name}: {shown}; are they written as in the log?")
         return found
 
     def _wanted(
@@ -265,18 +266,17 @@ class JoinedRows:
             self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
         roles = {"user": (names.user, "text"), "item": (names.item, "text"), "time": (names.time.column, "any")}
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
-        optional = {
-            names.scenario: "text" if self._scenario_texts else "any",
-            **{own.column: "any" for own in (names.context or {}).values()},
-        }
-        for name, own in self._context.items():  # texts as they are written: 01 is no 1
-            optional[own] = (
-                "text" if is_text(self.log.context.schema.field(name).type) or self._separator(name) else "any"
-            )
-        wanted |= {name: kind for name, kind in optional.items() if name in found}
+        optional = {names.scenario: "text" if self._scenario_texts else "any"}
+        parts = self._parts
+        for table, name, part in ((table, name, part) for table, own in parts.items() for name, part in own.items()):
+            # texts as they are written: 01 is no 1
+            is_of_texts = part.separator or is_text(getattr(self.log, table).schema.field(name).type)
+            optional[part.column] = "text" if is_of_texts else "any"
+        wanted = {name: kind for name, kind in optional.items() if name in found} | wanted
         reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
-        self.absent = [own for name, own in self._context.items() if name in read and own not in found]
+        context = ((name, part.column) for name, part in parts["context"].items())
+        self.absent = [own for name, own in context if name in read and own not in found]
         if id_column is not None:
             wanted.setdefault(id_column, "text")
         return wanted
@@ -288,16 +288,11 @@ class JoinedRows:
         return not self.names.has_codes and known != tuple(map(str, range(len(known))))
 
     @property
-    def _context(self) -> dict[str, str]:
-        """The input's columns by the names of the log's context."""
-        own = () if self.log.context is None else self.log.context.column_names
-        told = self.names.context or {}
-        return {name: told[name].column if name in told else name for name in own}
-
-    def _separator(self, name: str) -> str | None:
-        """What parts the texts of a column of the log's context into lists."""
-        told = (self.names.context or {}).get(name)
-        return None if told is None else told.separator
+    def _parts(self) -> dict[str, Mapping[str, AttributeSpec]]:
+        """The input's columns by the names of those of the log's tables."""
+        own, told = () if self.log.context is None else self.log.context.column_names, self.names.parts or {}
+        context = {name: told.get("context", {}).get(name) or AttributeSpec(column=name) for name in own}
+        return {**told, "context": context}
 
     def _block(self, rows: Rows, id_column: str | None) -> Iterator[Block]:
         reasons: list[str | None] = [None] * len(rows)
@@ -335,7 +330,19 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
-        return self._read_who(rows) | {"item": self._read_items(rows)}
+        described = {name: self._as_log(rows, name) for name in self._parts if name != "context"}
+        told = described.get("catalogue")
+        is_told = told is not None and {"item_id", *told.column_names} == {*self.log.catalogue.column_names}
+        return self._read_who(rows) | {"item": self._read_items(rows, is_told), "described": described}
+
+    def _as_log(self, rows: Rows, table: str) -> pa.Table | None:
+        """Those columns of rows that a table of the log has, in its types; None: none."""
+        decimal, found, kinds = self.reading.get("decimal", "."), {}, getattr(self.log, table).schema
+        for name, part in self._parts[table].items():
+            if part.column in rows.table.schema.names:
+                values, kind = rows.column(part.column), kinds.field(name).type
+                found[name] = _as_log(values, kind, part.column, rows.source, part.separator, decimal)
+        return pa.table(found) if found else None
 
     def _read_ids(self, rows: Rows, name: str, known: pa.DataType) -> pa.Array:
         """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
@@ -347,10 +354,10 @@ class JoinedRows:
             array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
         return whole_ids(array.dictionary_encode(), name, rows.source)
 
-    def _read_items(self, rows: Rows) -> pa.Array:
+    def _read_items(self, rows: Rows, are_described: bool = False) -> pa.Array:
         name, known = self.names.item, self.log.catalogue["item_id"]
         found = self._read_ids(rows, name, known.type)
-        if self.kind.reads_descriptions:
+        if self.kind.reads_descriptions and not are_described:
             lacking = columns.item_rows(found, name, rows.source, known, missing=-1) < 0
             hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
             columns.refuse(lacking, rows.column(name), name, rows.source, "are not in the log's catalogue", hint)
@@ -379,22 +386,17 @@ class JoinedRows:
                 given = given.cast(pa.string())
             read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
-            own = {name: column for name, column in self._context.items() if column in present}
-            kinds, decimal = self.log.context.schema, self.reading.get("decimal", ".")
-            found = {
-                n: _as_log(rows.column(column), kinds.field(n).type, column, source, self._separator(n), decimal)
-                for n, column in own.items()
-            }
-            read["context"] = pa.table(found) if found else None
+            read["context"] = self._as_log(rows, "context")
         return read
 
     def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
         """Count what of the queries the log does not know."""
         self._add_new("items", queried.new_items, asked["item"])
         self._add_new("users", queried.new_users, asked["user"])
+        self._add_new("times", asked["time"] < self.log.time.min(), asked["time"], "before the log")
 
-    def _add_new(self, what: str, new: np.ndarray, ids: Any) -> None:
-        name = f"{what} not in the log"
+    def _add_new(self, what: str, new: np.ndarray, ids: Any, where: str = "not in the log") -> None:
+        name = f"{what} {where}"
         self.unknown = add_counts([self.unknown, {name: {"values": len(new), "unknown": int(new.sum())}}])
         few = self.strangers.setdefault(name, [])
         few += pa.array(ids).filter(pa.array(new)).slice(0, max(3 - len(few), 0)).to_pylist()
@@ -506,12 +508,15 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     path = expanded(data["name"])
     if is_schema(path):
         schema = read_schema(path)
-        keys, file = schema.columns, schema.events.model_dump()
+        file = schema.events.model_dump()
     elif "columns" in data["options"]:
         file = data["options"]
-        keys = parse_schema({key: file[key] for key in ("columns", "negatives") if key in file}).columns
+        schema = parse_schema(
+            {key: file[key] for key in ("columns", "negatives", "catalogue", "users") if key in file}
+        )
     else:
         return None
+    keys = schema.columns
     reading = {key: file[key] for key in ("decimal", "na_values", "names") if file.get(key) is not None}
     return _Names(
         keys.user.column,
@@ -519,6 +524,6 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.time,
         None if keys.scenario is None else keys.scenario.column,
         keys.scenario is None or keys.scenario.names is not None,
-        keys.context,
         reading,
+        {"context": keys.context} | {name: own.columns for name, own, _, _ in schema.tables() if own.path is None},
     )

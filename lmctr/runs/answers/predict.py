@@ -122,7 +122,12 @@ def _warn(warnings: list[str]) -> None:
 
 
 def predict_rows(
-    model: torch.nn.Module, processor: Any, rows: Any, retriever: Any = None, items: ItemStatistics | None = None
+    model: torch.nn.Module,
+    processor: Any,
+    rows: Any,
+    retriever: Any = None,
+    items: ItemStatistics | None = None,
+    allow_unknown: bool = False,
 ) -> np.ndarray:
     """Logits of requests or rows by a model and its processor.
 
@@ -133,6 +138,7 @@ def predict_rows(
             of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset.
         retriever: of a run whose histories are chosen by similarity, see `load_retriever`.
         items: the items' statistics of a run whose model reads statistics, see `load_item_statistics`.
+        allow_unknown: warn only where a field has nearly no known value.
 
     Returns:
         (R,) float32 logits, or (R, T) of several tasks: one for each row, for each target or candidate of the requests, in order.
@@ -143,7 +149,8 @@ def predict_rows(
     with evaluation_mode(model):
         if _request_kind(processor) == "table":
             inputs = processor(rows)
-            for warning in check_unknown(processor, processor.oov_counts, processor.unknown_examples, "rows"):
+            found = processor.oov_counts, processor.unknown_examples, "rows", allow_unknown
+            for warning in check_unknown(processor, *found):
                 logger.warning(warning)
             return finite_table_logits(model, inputs)
         if is_table(rows) and not isinstance(rows, Mapping):

@@ -28,7 +28,7 @@ from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
 from lmctr.statistics.table import SHOWN
-from lmctr.utils.arrow import is_list
+from lmctr.utils.arrow import decoded, is_list, is_number
 
 
 class LogInput(InputKind):
@@ -375,13 +375,11 @@ def _described(log: InteractionLog) -> Iterator[np.ndarray]:
 
 def _contents(column: pa.Array) -> Iterator[np.ndarray]:
     """Arrays that are equal where two columns have the same values, in whatever chunks, encoding or width of offsets they are stored."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        yield from _contents(column.dictionary_decode())
-    elif is_list(kind):
+    column = decoded(column)
+    if is_list(column.type):
         yield pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         yield from _contents(column.flatten())
-    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    elif is_number(column.type):
         yield column.is_null().to_numpy(zero_copy_only=False)
         yield column.fill_null(0).to_numpy(zero_copy_only=False)
     else:
