@@ -23,7 +23,7 @@ class _BoostedTrees:
 
     def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> Self:
         """Fits on (N, C) columns and (N,) labels; `sample_weight`: (N,), or None."""
-        if sample_weight is None:
+        if sample_weight is None or (np.asarray(sample_weight) == 1).all():  # weights that say nothing change no bins
             return super().fit(with_known_columns(X, self.min_samples_leaf), y)
         codes, thresholds = np.array(with_known_columns(X, self.min_samples_leaf, sample_weight), dtype=np.float64), {}
         for place, column in enumerate(codes.T):  # its views
