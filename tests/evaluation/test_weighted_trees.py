@@ -24,7 +24,11 @@ def table(rows, seed):
     scores = (
         values[:, 0] + np.nan_to_num(values[:, 6]) * values[:, 4] + values[:, 5] / 200 + generator.normal(size=rows)
     )
-    weights = {0: generator.uniform(0.2, 1.0, rows), 1: generator.integers(0, 3, rows).astype(float), 2: np.full(rows, 2.0)}
+    weights = {
+        0: generator.uniform(0.2, 1.0, rows),
+        1: generator.integers(0, 3, rows).astype(float),
+        2: np.full(rows, 2.0),
+    }
     return values, (scores > 1).astype(np.int64), weights[seed % 3]
 
 
@@ -58,7 +62,9 @@ def test_without_weights_and_stopped_early():
     settings = {"max_iter": 200, "early_stopping": True, "random_state": 0}
     plain = [made(**settings).fit(values, labels) for made in (HistGradientBoostingClassifier, BoostedTreesClassifier)]
     np.testing.assert_array_equal(*(trees.predict_proba(values) for trees in plain))
-    ones = BoostedTreesClassifier(**settings).fit(values, labels, np.ones(1500))  # the same, with the bins of no weights
+    ones = BoostedTreesClassifier(**settings).fit(
+        values, labels, np.ones(1500)
+    )  # the same, with the bins of no weights
     np.testing.assert_array_equal(ones.predict_proba(values), plain[0].predict_proba(values))
     weighted = BoostedTreesClassifier(**settings).fit(values, labels, weights)
     assert 5 < weighted.n_iter_ < 200
