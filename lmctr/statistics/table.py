@@ -375,8 +375,10 @@ def context_values(row: Statistic, values: Sequence[Any]) -> np.ndarray:
                 )
         return np.array([np.nan if value in (None, "") else float(context_word(value) == wanted) for value in values])
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise ValueError(f"context: {name!r} is {value!r}; accepted: a number, or null where it is not known")
+        if isinstance(value, bool) or not isinstance(value, int | float | None) or value in (np.inf, -np.inf):
+            raise ValueError(
+                f"context: {name!r} is {value!r}; accepted: a finite number, or null where it is not known"
+            )
     return np.array([np.nan if value is None else float(value) for value in values])
 
 

@@ -553,6 +553,25 @@ def test_bad_tables_in_memory():
         log_from_table(ROWS | {"clicked": [1]}, IN_MEMORY)
 
 
+@pytest.mark.parametrize("where", ["context", "catalogue", "items"])
+def test_infinite_numbers_of_events_and_items_are_named(tmp_path, where):
+    """A model would read them as the largest that it knows; the row is that of the file."""
+    write(tmp_path, "e.parquet", ROWS | {"price": [1.0, 2.0, 1.0, np.inf]})
+    write(tmp_path, "items.csv", {"product": [20, 10], "price": [np.inf, 3.0]})
+    parts = {
+        "context": "catalogue: {columns: {title: }}\n",
+        "catalogue": "catalogue: {columns: {title: , price: }}\n",
+        "items": "catalogue: {path: items.csv, item: product}\n",
+    }
+    columns = "{user: customer, item: product, time: ts, label: clicked}"
+    columns = columns[:-1] + ", context: [price]}" if where == "context" else columns
+    schema = f"events: {{path: e.parquet}}\ncolumns: {columns}\n{parts[where]}"
+    told = {"items": r"items\.csv, column 'price': 1 of 2 values are infinite \(row 1: inf\)"}
+    told = told.get(where, r"e\.parquet, column 'price': 1 of 4 values are infinite \(row 4: inf\)")
+    with pytest.raises(ValueError, match=told):
+        load_log(schema_file(tmp_path, text=schema))
+
+
 def test_a_catalogue_given_as_a_table():
     catalogue = pa.table({"item_id": [20, 10, 5], "title": ["x", "y", None]})
     log = log_from_table(ROWS, {"columns": IN_MEMORY["columns"]}, catalogue=catalogue)

@@ -526,6 +526,7 @@ def _attributes_from_events(
     table: pa.Table, ids: pa.Array, spec: AttributesSpec, key: str, id_column: str, source: str
 ) -> pa.Table:
     """The catalogue or user table from columns of the event table: each id's first row counts."""
+    _refuse_infinite(table, spec.columns or {}, source)
     codes, known = columns.encode_ids(ids, id_column, source)
     first = np.unique(codes, return_index=True)[1]
     return _attributes(table.take(pa.array(first)), spec.columns or {}, key, known, source)
@@ -541,6 +542,7 @@ def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, i
 
 def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str) -> dict[str, pa.Array]:
     """The columns of a schema's `columns` or `context` by their names, in the types and lists that it states."""
+    _refuse_infinite(table, parts, source)
     result = {}
     for name, part in parts.items():
         values = decoded(table[part.column].combine_chunks())
@@ -558,3 +560,10 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
             values = columns.split_texts(values, part.separator)
         result[name] = values
     return result
+
+
+def _refuse_infinite(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str) -> None:
+    for name in (part.column for part in parts.values()):
+        if pa.types.is_floating(table[name].type):
+            problem, accepted = "are infinite", "Accepted: finite numbers; leave missing cells empty."
+            columns.refuse(np.isinf(table[name].to_numpy()), table[name], name, source, problem, accepted)
