@@ -210,7 +210,7 @@ def test_a_column_that_is_gone_is_told_and_may_be_empty(tmp_path):
     on = {"overrides": {"training.from_run": str(run.path)}, "output_dir": tmp_path / "b"}
     bare = [(ad, clicked) for ad, _, clicked in rows]
     with pytest.raises(
-        ValueError, match=r"no column 'device'.* goes on from .*leave one that is no longer known empty"
+        ValueError, match=r"no column 'device'.* goes on from .*leave another that is no longer known empty"
     ):
         lmctr.runs.train(recipe("lost", "ad,clicked", bare), **on)
     fewer = {"fields": columns["fields"][:1]}

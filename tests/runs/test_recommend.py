@@ -110,6 +110,41 @@ def test_the_best_are_those_of_all_pairs(runs, log, monkeypatch, kind, seen, pai
             np.testing.assert_allclose(own["logit_like"], logits[:, 1], atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["text", "table"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_new_items_bring_their_columns(runs, log, tmp_path, kind, renamed):
+    """As if the catalogue had them; what it knows of its own items stays."""
+    run, given = runs(kind), {"what": ["i3", "n1", "n2", "n1"], "title": ["?", "Thing 4", "Thing 29", "?"], "more": 1}
+    asked = {"who": [101], "at": [NOW], "place": ["home"]}
+    if renamed:  # by a list of another name for the ids, and a schema that calls the columns otherwise
+        given = {"item": given["what"], "named": given["title"]}
+        recipe = yaml.safe_load((run.path / "recipe.yaml").read_text())
+        schema = (
+            log[0].read_text().replace("catalogue: items.csv", "catalogue: {path: items.csv, columns: {title: named}}")
+        )
+        shutil.copytree(log[0].parent, tmp_path / "log")
+        shutil.copytree(run.path, tmp_path / "run")
+        (tmp_path / "log" / "schema.yaml").write_text(schema)
+        items = tmp_path / "log" / "items.csv"
+        items.write_text(items.read_text().replace("title", "named", 1))
+        recipe["data"]["name"] = str(tmp_path / "log" / "schema.yaml")
+        (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        (tmp_path / "run" / "lmctr_manifest.json").unlink()
+        run = lmctr.runs.load(tmp_path / "run")
+    found = run.recommend(asked, items=given, seen=True, allow_unknown=True).to_pandas().set_index("what")["logit"]
+    assert len(found) == 3
+    shutil.copytree(log[0].parent, tmp_path / "whole")
+    with open(tmp_path / "whole" / "items.csv", "a") as file:
+        file.write("n1,Thing 4\nn2,Thing 29\n")
+    pairs = {"who": [101] * 3, "what": list(found.index), "at": [NOW] * 3, "place": ["home"] * 3}
+    whole = runs(kind).predict(pairs, log=tmp_path / "whole" / "schema.yaml", allow_unknown=True)
+    np.testing.assert_allclose(found, whole.reshape(-1), atol=1e-5)
+    if kind == "text":
+        assert abs(found["n1"] - found["n2"]) > 1e-4
+        with pytest.raises(ValueError, match="are not in the log's catalogue"):
+            run.recommend(asked, items=["n1"], seen=True)
+
+
 def test_it_says_early_how_long_it_takes(runs, log, monkeypatch, tmp_path, capsys):
     """After the candidates of a few users, of how many."""
     monkeypatch.setattr(recommend, "PAIRS", 200)

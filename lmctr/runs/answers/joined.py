@@ -145,6 +145,9 @@ class _Names:
     reading: Mapping[str, Any] | None = None
     # columns of the input by the names of the log's "context", and of "catalogue" and "users" where events hold these
     parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
+    items: Mapping[str, AttributeSpec] | None = (
+        None  # of a list of items by the names of the log's catalogue; None: as these
+    )
 
 
 class JoinedRows:
@@ -268,10 +271,8 @@ class JoinedRows:
         wanted = {name: kind for role, (name, kind) in roles.items() if role in needed or name in found}
         optional = {names.scenario: "text" if self._scenario_texts else "any"}
         parts = self._parts
-        for table, name, part in ((table, name, part) for table, own in parts.items() for name, part in own.items()):
-            # texts as they are written: 01 is no 1
-            is_of_texts = part.separator or is_text(getattr(self.log, table).schema.field(name).type)
-            optional[part.column] = "text" if is_of_texts else "any"
+        for table, own in parts.items():
+            optional |= self._ways(table, own)
         wanted = {name: kind for name, kind in optional.items() if name in found} | wanted
         reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
         read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
@@ -280,6 +281,11 @@ class JoinedRows:
         if id_column is not None:
             wanted.setdefault(id_column, "text")
         return wanted
+
+    def _ways(self, table: str, parts: Mapping[str, AttributeSpec]) -> dict[str, str]:
+        """How to read an input's columns that a table of the log has: texts as they are written, 01 is no 1."""
+        kinds = {name: getattr(self.log, table).schema.field(name).type for name in parts}
+        return {own.column: "text" if own.separator or is_text(kinds[name]) else "any" for name, own in parts.items()}
 
     @property
     def _scenario_texts(self) -> bool:
@@ -330,15 +336,14 @@ class JoinedRows:
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
-        described = {name: self._as_log(rows, name) for name in self._parts if name != "context"}
-        told = described.get("catalogue")
-        is_told = told is not None and {"item_id", *told.column_names} == {*self.log.catalogue.column_names}
-        return self._read_who(rows) | {"item": self._read_items(rows, is_told), "described": described}
+        described = {name: self._as_log(rows, name, own) for name, own in self._parts.items() if name != "context"}
+        items = self._read_items(rows, described.get("catalogue"))
+        return self._read_who(rows) | {"item": items, "described": described}
 
-    def _as_log(self, rows: Rows, table: str) -> pa.Table | None:
+    def _as_log(self, rows: Rows, table: str, parts: Mapping[str, AttributeSpec]) -> pa.Table | None:
         """Those columns of rows that a table of the log has, in its types; None: none."""
         decimal, found, kinds = self.reading.get("decimal", "."), {}, getattr(self.log, table).schema
-        for name, part in self._parts[table].items():
+        for name, part in parts.items():
             if part.column in rows.table.schema.names:
                 values, kind = rows.column(part.column), kinds.field(name).type
                 found[name] = _as_log(values, kind, part.column, rows.source, part.separator, decimal)
@@ -354,10 +359,12 @@ class JoinedRows:
             array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
         return whole_ids(array.dictionary_encode(), name, rows.source)
 
-    def _read_items(self, rows: Rows, are_described: bool = False) -> pa.Array:
+    def _read_items(self, rows: Rows, told: pa.Table | None = None) -> pa.Array:
+        """told: what is described of them, column by column."""
         name, known = self.names.item, self.log.catalogue["item_id"]
         found = self._read_ids(rows, name, known.type)
-        if self.kind.reads_descriptions and not are_described:
+        columns_told = {"item_id", *(() if told is None else told.column_names)}
+        if self.kind.reads_descriptions and columns_told != {*self.log.catalogue.column_names}:
             lacking = columns.item_rows(found, name, rows.source, known, missing=-1) < 0
             hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
             columns.refuse(lacking, rows.column(name), name, rows.source, "are not in the log's catalogue", hint)
@@ -386,7 +393,7 @@ class JoinedRows:
                 given = given.cast(pa.string())
             read["scenario"], _ = columns.to_codes(given, names.scenario, source, self.log.scenario_names, np.int16)
         if self.log.context is not None:
-            read["context"] = self._as_log(rows, "context")
+            read["context"] = self._as_log(rows, "context", self._parts["context"])
         return read
 
     def _count_new(self, asked: dict[str, Any], queried: Queried) -> None:
@@ -526,4 +533,5 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.scenario is None or keys.scenario.names is not None,
         reading,
         {"context": keys.context} | {name: own.columns for name, own, _, _ in schema.tables() if own.path is None},
+        next((own.columns for name, own, _, _ in schema.tables() if name == "catalogue"), None),
     )

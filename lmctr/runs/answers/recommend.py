@@ -15,7 +15,7 @@ import pyarrow as pa
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs import columns
 from lmctr.data.logs.queries import Queried
-from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.schema import AttributeSpec, TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.folder import RunFolder
@@ -42,7 +42,8 @@ class BestItems(JoinedRows):
 
     Args:
         folder, model, processor, log, options: see [`JoinedRows`].
-        items: the candidates: a file or table with the log's column of items, or a list of ids; None: the items that somebody met before.
+        items: the candidates: a file or table with the log's column of items, and for those that the log has not columns of its catalogue, or a list
+            of ids; None: the items that somebody met before.
         seen: whether items that a user has met before are candidates too.
         time: the moment to rank at, a time as the log writes its own, or else unix seconds or an ISO text; None: a second after the log's last event.
 
@@ -72,7 +73,7 @@ class BestItems(JoinedRows):
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
-        self.seen, self.items = seen, items
+        self.seen, self.items, self.told = seen, items, None
         # users without a candidate, and those of them at whose time nobody had met an item
         self.without = self.early = 0
         # whether candidates were left out that users met, which may be those that the model knows
@@ -91,14 +92,19 @@ class BestItems(JoinedRows):
         given = _rows_of(self.items, self.names.item, "items")
         found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
-        parts = [
-            self._read_items(Rows(rows.table.rename_columns([self.names.item]), rows.source, rows.first))
-            for rows in rows_of(given, {name: "text"}, reading=self.reading)
-        ]
+        known = self.names.items or {own: AttributeSpec(column=own) for own in log.catalogue.column_names}
+        known = {own: part for own, part in known.items() if part.column in {*found} - {name, "item_id"}}
+        parts, told = [], []
+        for rows in rows_of(given, self._ways("catalogue", known) | {name: "text"}, reading=self.reading):
+            told.append(self._as_log(rows, "catalogue", known))
+            named = rows.table.select([name]).rename_columns([self.names.item])
+            parts.append(self._read_items(Rows(named, rows.source, rows.first), told[-1]))
         ids = pa.chunked_array(parts).unify_dictionaries().combine_chunks() if parts else pa.array([], pa.int64())
         if not len(ids):
             raise ValueError("items: there is no candidate")
-        ids = _plain(ids).unique()
+        coded = _plain(ids).dictionary_encode()
+        ids, first = coded.dictionary, np.unique(coded.indices, return_index=True)[1]
+        self.told = _taken(pa.concat_tables(told), first) if known else None
         rows = columns.item_rows(ids, self.names.item, None, catalogue, missing=-1).astype(np.int64)
         return ids, rows, np.zeros(len(ids), dtype=np.int64)
 
@@ -196,7 +202,8 @@ class BestItems(JoinedRows):
         parts = []
         for some in blocks(len(owner), self._at_once):
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
-            parts.append(self._logits(given | {"item": _taken(ids, places[some])}))
+            told = {"catalogue": _taken(self.told, places[some])}
+            parts.append(self._logits(given | {"item": _taken(ids, places[some]), "described": told}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
         users = asked["user"]
         refuse_without_score(

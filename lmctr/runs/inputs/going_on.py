@@ -28,8 +28,8 @@ def lost_columns_told(run: str | None) -> Iterator[None]:
         if run is None:
             raise
         raise ValueError(
-            f"{error} What goes on from {run} reads the columns that it was trained on: leave one that is no longer known empty, or train anew "
-            "without it and without --from"
+            f"{error} What goes on from {run} reads the columns that it was trained on, the label too: leave another that is no longer known "
+            "empty, or train anew without it and without --from"
         ) from error
 
 
