@@ -261,11 +261,15 @@ class StatisticsReader:
         return self._scaled(raw, range(len(self.names)))
 
     def _scaled(self, raw: np.ndarray, places: Sequence[int]) -> np.ndarray:
-        numbers = (self.mean, self.scale, *((self.low, self.high) if self.low else ()))
-        mean, scale, *limits = (np.array([values[place] for place in places]) for values in numbers)
-        values = _transformed([self.rows[place] for place in places], raw)
-        values = np.clip(values, *limits) if limits else values
+        mean, scale, low, high = self._each[:, places]
+        values = np.clip(_transformed([self.rows[place] for place in places], raw), low, high)
         return np.nan_to_num((values - mean) / scale, nan=0.0).astype(np.float32)
+
+    @cached_property
+    def _each(self) -> np.ndarray:
+        """(4, F) mean, scale, low and high; no limits are infinite."""
+        limits = (self.low, self.high) if self.low else np.full((len(self.mean), 2), (-np.inf, np.inf)).T
+        return np.array([self.mean, self.scale, *limits])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -242,7 +242,8 @@ def test_counts_of_what_was_let_go_do_not_follow_a_table_whose_items_have_other_
         moved = state.moved_to(model, processor, items)
         np.testing.assert_array_equal(numbers_of(UserState.filled([(moved, [candidate], time)])[0]), expected)
     assert state.moved_to(model, processor, other) is None
-    fewer = dataclasses.replace(reader, names=reader.names[:2], mean=reader.mean[:2], scale=reader.scale[:2])
+    own = {key: getattr(reader, key)[:2] for key in ("names", "mean", "scale", "low", "high")}
+    fewer = dataclasses.replace(reader, **own)
     short = UserState(
         *made("din", log, fewer, max_history_length=4), history, items=ItemStatistics.from_log(log, fewer, time)
     )

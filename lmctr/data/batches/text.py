@@ -276,7 +276,7 @@ def behavior_statistics(
     if unknown:
         raise unread_signal(unknown[0])
     events = np.arange(log.num_events) if events is None else events
-    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, events)
+    raw = replace(reader, names=tuple(names), mean=(), scale=(), low=(), high=()).raw(log, events)
     return dict(zip(names, raw.T))
 
 

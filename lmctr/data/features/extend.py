@@ -7,6 +7,7 @@ behind it move up. [`id_sources`] says which id each one was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def extend_state(
     vocabularies = {}
     for name, seen in counts.items():
         vocabularies[name], report[name] = _extended(state.vocabularies[name], by_name[name], *seen.result())
-    return _with(state, vocabularies, moments, num_rows, labelled, positives), report
+    return _with(replace(state, moments=moments), vocabularies, num_rows, labelled, positives), report
 
 
 def _extended(
@@ -90,14 +91,9 @@ def _extended(
 
 
 def _with(
-    state: FittedState,
-    vocabularies: dict[str, Vocabulary],
-    moments: dict[str, tuple[float, ...]],
-    num_rows: int,
-    labelled: int,
-    positives: int,
+    state: FittedState, vocabularies: dict[str, Vocabulary], num_rows: int, labelled: int, positives: int
 ) -> FittedState:
-    """The state with these vocabularies and moments, and statistics of the rows since the first fit."""
+    """The state with these vocabularies, and statistics of the rows since the first fit."""
     statistics: dict[str, Any] = {key: value for key, value in state.statistics.items() if key != "unknown"}
     before = statistics.get("num_rows", 0)
     if "positive_rate" in statistics and labelled:  # of the new rows: the prior of today
@@ -108,7 +104,7 @@ def _with(
         own = {"distinct": len(vocabulary) + vocabulary.num_dropped, "kept": len(vocabulary)}
         of_fields[name] = of_fields.get(name, {}) | own
     statistics["fields"] = of_fields
-    return FittedState(vocabularies, dict(state.bounds), moments, statistics)
+    return FittedState(vocabularies, dict(state.bounds), dict(state.moments), statistics)
 
 
 def id_sources(before: Any, after: Any) -> list[np.ndarray]:

@@ -67,7 +67,8 @@ class Field:
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))
             or "logit" (log-odds of a rate); default: nothing.
         transform: numeric fields: "raw", "log1p" (sign(x) log(1 + |x|)), "standardize" ((x - mean) / standard deviation of the
-            data fitted on, what lies beyond their least and most read as these) or "quantile" (the id of one of `num_bins` bins of about equal counts: a categorical field then).
+            data fitted on, what lies beyond their least and most read as these) or "quantile" (the id of one of `num_bins` bins of about equal
+            counts: a categorical field then).
         num_bins: most bins of "quantile"; equal bounds fall together.
         fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.

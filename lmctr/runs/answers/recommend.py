@@ -73,22 +73,22 @@ class BestItems(JoinedRows):
         super().__init__(folder, model, processor, log, **options)
         self.time = None if time is None else _second(time, self.names and self.names.time)
         self.at = int(self.log.time[self.log.seen].max()) + 1 if time is None else self.time
-        self.seen, self.items, self.told = seen, items, None
+        self.seen, self.items = seen, items
         # users without a candidate, and those of them at whose time nobody had met an item
         self.without = self.early = 0
         # whether candidates were left out that users met, which may be those that the model knows
         self.leaves_known = False
 
     @cached_property
-    def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-        """Ids (C,) of all candidates, their rows in the catalogue (-1: none), and from when on each is one, in order of that."""
+    def candidates(self) -> tuple[pa.Array, np.ndarray, np.ndarray, pa.Table | None]:
+        """Ids (C,) of all candidates, their rows in the catalogue (-1: none), from when on each is one, in order of that, and what a list says of them."""
         log = self.log
         catalogue = log.catalogue["item_id"].combine_chunks()
         if self.items is None:
             since = np.full(len(catalogue), np.iinfo(np.int64).max)
             np.minimum.at(since, log.item[log.seen], log.time[log.seen] + 1)  # known from the next second on
             rows = np.argsort(since, kind="stable")[: np.count_nonzero(since < np.iinfo(np.int64).max)]
-            return catalogue.take(pa.array(rows)), rows, since[rows]
+            return catalogue.take(pa.array(rows)), rows, since[rows], None
         given = _rows_of(self.items, self.names.item, "items")
         found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
@@ -104,13 +104,12 @@ class BestItems(JoinedRows):
             raise ValueError("items: there is no candidate")
         coded = _plain(ids).dictionary_encode()
         ids, first = coded.dictionary, np.unique(coded.indices, return_index=True)[1]
-        self.told = _taken(pa.concat_tables(told), first) if known else None
         rows = columns.item_rows(ids, self.names.item, None, catalogue, missing=-1).astype(np.int64)
-        return ids, rows, np.zeros(len(ids), dtype=np.int64)
+        return ids, rows, np.zeros(len(ids), dtype=np.int64), _taken(pa.concat_tables(told), first) if known else None
 
     def candidates_of(self, user: int, time: int) -> np.ndarray:
         """Places of the candidates of a user, -1 of one that the log has not, at a time."""
-        _, rows, since = self.candidates
+        _, rows, since, _ = self.candidates
         places = np.arange(np.searchsorted(since, time, side="right"))
         if self.seen or user < 0:
             return places
@@ -174,7 +173,7 @@ class BestItems(JoinedRows):
         other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
         if not is_whole(top):
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
-        ids, rows, _ = self.candidates
+        ids, rows, *_ = self.candidates
         if "items not in the log" not in self.unknown:
             self._add_new("items", rows < 0, ids)
         self._add_new("users", user < 0, asked["user"])
@@ -196,13 +195,13 @@ class BestItems(JoinedRows):
     def _ranked(
         self, asked: dict[str, Any], waiting: list[tuple[int, np.ndarray]], top: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        ids = self.candidates[0]
+        ids, *_, about = self.candidates
         owner = np.repeat([row for row, _ in waiting], [len(places) for _, places in waiting])
         places = np.concatenate([places for _, places in waiting])
         parts = []
         for some in blocks(len(owner), self._at_once):
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
-            told = {"catalogue": _taken(self.told, places[some])}
+            told = {"catalogue": _taken(about, places[some])}
             parts.append(self._logits(given | {"item": _taken(ids, places[some]), "described": told}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
         users = asked["user"]
