@@ -40,7 +40,7 @@ LEAST_SPREAD = 0.01
 latest-small's high ratings and of New York's check-ins. The noise keeps factors that early events left at 0 from staying there. Where the ridge
 leaves them at 0 throughout training, what is left of it in scores of residuals has no scale of its own: these are at least on that of a hundredth of a
 standard deviation, so that later ones are no outliers."""
-_PART = 1 << 18  # events that are counted at once
+_PART = 1 << 16  # events that are counted at once
 _FEW = 8  # less than one of so many events: what they get is counted for them alone
 _KEPT = 4
 _FITS_KEPT = 1 << 28  # bytes
@@ -143,7 +143,7 @@ class ItemFactors:
         sums, totals = np.zeros((len(left), len(_ROW))), np.zeros((len(left), NUM_FACTORS))
         for user, (history, told) in enumerate(zip(histories, left)):
             own = self._at(history)
-            sums[user], totals[user] = _products(own).sum(0), told @ own
+            sums[user], totals[user] = (own.T @ own)[_ROW, _COLUMN], told @ own
         of_users = _solved(sums + self._of_unseen, totals, self.of_clicks)
         return np.concatenate([self._at(asked) @ own for asked, own in zip(candidates, of_users)])
 
@@ -178,9 +178,9 @@ def _scores(
             lows, counts = starts[events[begins]], np.diff(begins, append=len(events))
             lengths = ends[events[begins + counts - 1]] - lows
             own = of_known[ragged_arange(lows, lengths)]
-            seen = np.ascontiguousarray(factors[item[own]].T)
             running = np.zeros((len(_ROW) + NUM_FACTORS, len(own) + 1))  # each sum runs through memory
-            np.multiply(seen[_ROW], seen[_COLUMN], out=running[: len(_ROW), 1:])
+            seen = np.ascontiguousarray(factors[item[own]].T)
+            _products(seen, running[: len(_ROW), 1:])
             np.multiply(seen, left[own], out=running[len(_ROW) :, 1:])
             np.cumsum(running, axis=1, out=running)
             shift = np.repeat(offsets_from_lengths(lengths)[:-1] - lows, counts)
@@ -188,7 +188,7 @@ def _scores(
             # events behind the first have read the same, as candidates of a second
             is_first = (np.diff(bounds, prepend=-1) != 0).any(0)
             low, high = bounds[:, is_first]
-            sums = np.ascontiguousarray((running[:, high] - running[:, low]).T)
+            sums = (running.take(high, axis=1) - running.take(low, axis=1)).T
             of_users = _solved(sums[:, : len(_ROW)] + of_unseen, sums[:, len(_ROW) :], of_clicks)
             found[events] = (of_users[np.cumsum(is_first) - 1] * factors[item[events]]).sum(1)
     return found
@@ -274,7 +274,8 @@ def _by_appearance(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _half(number: sparse.csr_array, total: sparse.csr_array, factors: np.ndarray, of_clicks: bool) -> np.ndarray:
     """The factors (N, D) of one side from those of the other (M, D): number and total of the events (N, M) of each pair."""
-    return _solved(number @ _products(factors) + _of_unseen(factors, of_clicks), total @ factors, of_clicks)
+    products = _products(np.ascontiguousarray(factors.T), np.empty((len(_ROW), len(factors)))).T
+    return _solved(number @ products + _of_unseen(factors, of_clicks), total @ factors, of_clicks)
 
 
 def _of_unseen(factors: np.ndarray, of_clicks: bool) -> np.ndarray | float:
@@ -282,10 +283,11 @@ def _of_unseen(factors: np.ndarray, of_clicks: bool) -> np.ndarray | float:
     return UNSEEN * (factors.T @ factors)[_ROW, _COLUMN] if of_clicks else 0.0
 
 
-def _products(factors: np.ndarray) -> np.ndarray:
-    """The upper triangle of x x' of each row x (N, D)."""
-    columns = np.ascontiguousarray(factors.T)
-    return (columns[_ROW] * columns[_COLUMN]).T
+def _products(columns: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """The upper triangle of x x' of each column x (D, N) in `out`, one number after the other: all at once run out of the processor's cache."""
+    for place, (row, column) in enumerate(zip(_ROW, _COLUMN)):
+        np.multiply(columns[row], columns[column], out=out[place])
+    return out
 
 
 def _solved(products: np.ndarray, sums: np.ndarray, of_clicks: bool) -> np.ndarray:
