@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from lmctr.utils.progress import over
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .scan import KeyedRows
@@ -170,10 +171,10 @@ def _scores(
     all_asked = rows.order[is_asked[rows.order]]
     moments = time[all_asked]
     fits = _fits(user, item, time, left, int(item.max(initial=0)) + 1, of_clicks, float(moments.min()))
-    for after, until, factors in fits:
+    parts = ((factors, all_asked[(moments > after) & (moments <= until)]) for after, until, factors in fits)
+    for factors, due in over(parts, "factors of users and items", "events", len(all_asked), lambda part: len(part[1])):
         of_unseen = _of_unseen(factors, of_clicks)
-        asked = all_asked[(moments > after) & (moments <= until)]
-        for events in _of_whole_users(asked, user):
+        for events in _of_whole_users(due, user):
             begins = np.flatnonzero(np.diff(user[events], prepend=-1))
             lows, counts = starts[events[begins]], np.diff(begins, append=len(events))
             lengths = ends[events[begins + counts - 1]] - lows

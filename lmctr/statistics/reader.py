@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import logit
 
-from lmctr.utils.progress import step
+from lmctr.utils.progress import over
 from lmctr.utils.suggest import refuse_unknown
 
 from .events import counted, log_signals
@@ -174,23 +174,27 @@ class StatisticsReader:
         values += changed_settings() if any(row.of_factors for row in self.rows) else []
         return f"{zlib.crc32(json.dumps(values).encode()):08x}"
 
-    @step("counting statistics")
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
         events = np.asarray(events, dtype=np.int64)
         result = np.empty((len(events), len(self.names)))
-        for asked, places, values in counted(log, self.rows, self.priors, events, label):
+        for asked, places, values in self._counted(log, events, label):
             _put(result, asked, places, values)
         return result
 
-    @step("counting statistics")
     def of_events(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float32: [`scaled`] of [`raw`], some hundred thousand events at a time."""
         events = np.asarray(events, dtype=np.int64)
         result = np.empty((len(events), len(self.names)), dtype=np.float32)
-        for asked, places, values in counted(log, self.rows, self.priors, events, label):
+        for asked, places, values in self._counted(log, events, label):
             _put(result, asked, places, self._scaled(values, places))
         return result
+
+    def _counted(
+        self, log: Any, events: np.ndarray, label: np.ndarray | None
+    ) -> Iterator[tuple[Any, Any, np.ndarray]]:
+        parts = counted(log, self.rows, self.priors, events, label)
+        return over(parts, "counting statistics", "values", len(events) * len(self.rows), lambda part: part[2].size)
 
     @cached_property
     def context(self) -> tuple[str, ...]:
