@@ -1,6 +1,7 @@
 """DeepFM: a factorisation machine and an MLP on the same vectors.
 
-Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017).
+Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017). A number x meets the other fields as x w + b by default; `numeric_encoding="vector"` makes it the
+factorisation machine's own x w.
 
 Shapes: B batch, F fields, d vector width, W width of the last hidden layer.
 """
