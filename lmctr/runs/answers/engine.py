@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -267,7 +268,10 @@ class Engine:
         if work.num_seen is not None and work.num_seen != seen:
             raise Conflict(f"the state of the user {work.user!r} has seen {seen} behaviours, not {work.num_seen}")
         state = served.new_state() if state is None else state
-        state.extend(work.events)
+        try:
+            state.extend(work.events)
+        except ValueError as error:  # which calls them as others do who extend a state
+            raise ValueError(re.sub(r"^(behaviors|history)\b", "events", str(error))) from error
         kept = self.states.put(work.user, state)
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, unknown, served)
