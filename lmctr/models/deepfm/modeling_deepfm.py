@@ -1,7 +1,6 @@
 """DeepFM: a factorisation machine and an MLP on the same vectors.
 
-Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017). A number x meets the other fields as x w + b by default; `numeric_encoding="vector"` makes it the
-factorisation machine's own x w.
+Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017). Numbers are x w + b, where the paper's are x w: `numeric_encoding="vector"`.
 
 Shapes: B batch, F fields, d vector width, W width of the last hidden layer.
 """

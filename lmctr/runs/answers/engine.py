@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -270,8 +269,9 @@ class Engine:
         state = served.new_state() if state is None else state
         try:
             state.extend(work.events)
-        except ValueError as error:  # which calls them as others do who extend a state
-            raise ValueError(re.sub(r"^(behaviors|history)\b", "events", str(error))) from error
+        except ValueError as error:
+            told = str(error).replace("behaviors[", "events[", 1).replace("history[", "events[", 1)
+            raise ValueError(told) from error
         kept = self.states.put(work.user, state)
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, unknown, served)
