@@ -1,6 +1,6 @@
 """DeepFM: a factorisation machine and an MLP on the same vectors.
 
-Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017). Numbers are x w + b, where the paper's are x w: `numeric_encoding="vector"`.
+Paper: https://arxiv.org/abs/1703.04247 (IJCAI 2017).
 
 Shapes: B batch, F fields, d vector width, W width of the last hidden layer.
 """
