@@ -57,8 +57,10 @@ def example_request(folder: RunFolder, items: ItemStatistics | None) -> dict[str
             entry.setdefault("item", None)
         if context := items.reader.asked_context:
             candidate["context"] = dict.fromkeys(context)
-        later = max(0, items.time + 1 - time)
-        history, time = [entry | {"time": entry["time"] + later, "label": 1} for entry in history], time + later
+        later, known = max(0, items.time + 1 - time), folder.processor
+        is_told = any(key in history[0] and known.get(f"{key}_labels") for key in ("feedback", "behavior"))
+        label = {} if is_told else {"label": 1}
+        history, time = [entry | {"time": entry["time"] + later} | label for entry in history], time + later
     request = {"history": history, "candidates": [candidate], "time": time}
     return request | {key: rows[f"{key}s"][0] for key in ("scenario", "user") if rows.get(f"{key}s")}
 

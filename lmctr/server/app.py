@@ -32,18 +32,6 @@ _LARGE = 1 << 16  # bytes that take about a millisecond to read
 _LONGEST = 2000  # characters of an error's message
 
 
-class _TooLarge(Exception):
-    pass
-
-
-class _TooSlow(Exception):
-    pass
-
-
-class _Encoded(Exception):
-    pass
-
-
 def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0, max_body: int = 8 << 20) -> FastAPI:
     """The web application of an engine.
 
@@ -153,11 +141,13 @@ async def _read(request: Request, most: int, seconds: float) -> dict[str, Any]:
     """The object of a body that comes in time; a large one is parsed beside what else is answered."""
     encoding = request.headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
-        raise _Encoded(f"the request's Content-Encoding {encoding!r} is not read; send JSON as it is, without it")
+        raise HTTPException(
+            415, f"the request's Content-Encoding {encoding!r} is not read; send JSON as it is, without it"
+        )
     try:
         text = await asyncio.wait_for(_body(request, most), seconds)
     except TimeoutError:
-        raise _TooSlow(f"the request's body did not come within {seconds:g} s") from None
+        raise HTTPException(408, f"the request's body did not come within {seconds:g} s") from None
     return _object(text) if len(text) < _LARGE else await asyncio.to_thread(_object, text)
 
 
@@ -166,7 +156,7 @@ async def _body(request: Request, most: int) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise _TooLarge(f"the request is larger than {most} bytes")
+            raise HTTPException(413, f"the request is larger than {most} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -186,7 +176,7 @@ async def _result(future: Future, end: float, to_the_end: bool = False) -> Any:
     waiting = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(waiting), max(end - time.monotonic(), 0.0))
-    except TimeoutError:  # not the builtin one before Python 3.11
+    except TimeoutError:
         if not future.cancel() and to_the_end:
             return await waiting
         waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks for it any more
@@ -210,12 +200,11 @@ def _error(error: Exception) -> Response:
         return _failed(429, str(error), {"Retry-After": str(error.retry_after)})
     if isinstance(error, Draining):
         return _failed(503, str(error), {"Retry-After": "1", "Connection": "close"})
+    if isinstance(error, HTTPException):
+        return _failed(error.status_code, error.detail)
     for kind, status in (
         (UnknownUser, 404),
         (Conflict, 409),
-        (_TooSlow, 408),
-        (_TooLarge, 413),
-        (_Encoded, 415),
         (DeadlinePassed, 504),
         (ClientDisconnect, 400),
         (ValueError, 400),

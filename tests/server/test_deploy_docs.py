@@ -9,6 +9,7 @@ import pytest
 from served_runs import event_request, event_run, live
 
 import lmctr
+import lmctr.server.app
 from lmctr.cli.main import build_parser
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
@@ -62,6 +63,14 @@ def test_the_client_asks_a_busy_server_again(client, monkeypatch):
     scores.connection = Busy()
     assert scores.score(rows=[{}]) == [0.5]
     assert waited == [3.0]
+
+
+def test_every_status_of_an_error_is_told():
+    source, told = Path(lmctr.server.app.__file__).read_text(), (DEPLOY / "README.md").read_text()
+    statuses = {*re.findall(r"(?:_failed|HTTPException)\(\s*(\d{3}),|\(\w+, (\d{3})\),", source)}
+    statuses = {one or other for one, other in statuses}
+    assert statuses >= {"400", "404", "415", "429", "504"}
+    assert {status for status in statuses if not re.search(rf"\b{status}\b", told)} == set()
 
 
 def test_the_image_calls_what_there_is():

@@ -155,8 +155,13 @@ def test_there_is_an_example_for_every_kind_of_input(tmp_path, kind):
         served = ServedModel(KINDS[kind][0](tmp_path / "run"))
     else:
         served = ServedModel(event_run(tmp_path / "run", "din", with_statistics=True))
-    (one,) = served.score([(served.check(json.loads(running._example(served))), None)])
+    request = json.loads(running._example(served))
+    (one,) = served.score([(served.check(request), None)])
     assert np.isfinite(one.logits).all()
+    # a behaviour that says its label has no other beside it
+    assert all(
+        {"behavior", "feedback"} & entry.keys() and "label" not in entry for entry in request.get("history", ())
+    )
     served.check = lambda request: (_ for _ in ()).throw(ValueError("request: no"))
     assert running._example(served) is None
 

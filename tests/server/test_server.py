@@ -306,6 +306,8 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "not both" in error(400, json={**body, "user_id": "7"})
         assert "history[0]" in error(400, json={**body, "history": [{"text": 5, "time": 1}]})
         assert "events must be a list" in error(400, "/v1/users/7/events", json={"events": 3})
+        wrong = {"events": [{"text": "a"}], "start": True}
+        assert error(400, "/v1/users/7/events", json=wrong).startswith("events[0]")
         assert "Not Found" in error(404, "/v1/scores", json={})
         assert "no valid JSON" in error(400, content=b'{"a": ' + b"[" * 4900)
         for key in ("a", "history", "candidates", "time"):  # Python 3.13's parser takes these

@@ -367,7 +367,8 @@ class TabularCTRConfig(CTRConfig):
             ids and vectors; `len(vocab_sizes) + j` is the sequences' own vocabulary j.
         sequence_vocab_sizes (`list[int]`, *optional*): sizes of the vocabularies that only sequences read.
         numeric_encoding (`str`, defaults to `"linear"`):
-            How a number x becomes a vector: `"linear"`, x w + b; `"vector"`, x w, with w and b learned per field.
+            How a number x becomes a vector: `"linear"`, x w + b; `"vector"`, x w, as AutoInt's and the factorisation machines' papers have
+            it; w and b are learned per field.
         embedding_regularization (`float` or `list[float]`, defaults to 0.0):
             Strength of the L2 penalty on the vectors that a training batch reads, for all fields or one per field:
             half the strength times the squared norm of the field's vector, averaged over the rows like the loss.

@@ -477,7 +477,7 @@ def check_ids(key: str, ids: torch.Tensor, limits: torch.Tensor, names: Sequence
         field = int(good.logical_not().nonzero()[0])
         wrong = int(low[field]) if low[field] < 0 else int(high[field])
         raise ValueError(
-            f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (missing) and 1 "
+            f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (padding) and 1 "
             f"(unknown) to {int(limits[field]) - 1}; make ids with the processor that belongs to the model"
         )
 

@@ -355,7 +355,7 @@ class RetrievalForCTRMixin(WithHeadMixin):
         """Score the ads of a batch of impressions. Inputs of kinds of fields that the configuration does not have are left out.
 
         Args:
-            user_input_ids: (B, Fu) integers, field-local; 0 = missing, 1 = unknown. user_numeric_values: (B, Nu) float.
+            user_input_ids: (B, Fu) integers, field-local; 0 = padding, 1 = unknown or missing. user_numeric_values: (B, Nu) float.
             user_sequence_ids: (B, S, L) integers, 0 = padding, on either side.
             ad_input_ids: (B, n, Fa) integers. ad_numeric_values: (B, n, Na) float.
             ad_mask: (B, n) bool, True = an ad stands there; default: everywhere. What stands elsewhere is never read.

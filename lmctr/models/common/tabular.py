@@ -284,7 +284,7 @@ class TabularForCTRMixin(WithHeadMixin):
         """Score a batch.
 
         Args:
-            input_ids: (B, C) integers: each categorical field's id, local to the field; 0 = missing, 1 = unknown.
+            input_ids: (B, C) integers: each categorical field's id, local to the field; 0 = padding, 1 = unknown or missing.
             numeric_values: (B, Nn) float.
             sequence_ids: (B, S, L) integers, the most recent one last; 0 = padding, on either side.
             sequence_times: (B, S, L) float, optional: seconds before the target, for families that use them.
