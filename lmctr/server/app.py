@@ -105,11 +105,13 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
         return await answered("/v1/users/{id}/events", request, work)
 
     @app.get("/health")
+    @app.head("/health", include_in_schema=False)
     async def health() -> Response:
         """Whether the process works."""
         return _json(200 if engine.batcher.is_alive else 503, {"status": "ok" if engine.batcher.is_alive else "dead"})
 
     @app.get("/ready")
+    @app.head("/ready", include_in_schema=False)
     async def ready() -> Response:
         """Whether it takes requests: the model gave the known answers to the run's reference rows, and no stop was asked for."""
         served = engine.served

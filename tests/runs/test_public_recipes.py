@@ -1,4 +1,4 @@
-"""The recipes on public data that cannot be had here, each from files of random rows in the data's own form to a run."""
+"""The recipes on public data that nobody ran on the real files yet, each from files of random rows in the data's own form to a run."""
 
 import json
 

@@ -408,6 +408,8 @@ def test_rows_with_columns_in_common(folders):
 
 def test_ready_says_what_was_probed_and_a_wrong_model_is_not_served(folders, tmp_path):
     with live(folders("hstu")) as server:
+        # what asks whether a server lives may want no body
+        assert [server.client.head(route).status_code for route in ("/health", "/ready")] == [200, 200]
         answer = server.client.get("/ready").json()
         assert answer["ready"]
         assert answer["probe"]["rows"] >= 1
