@@ -51,7 +51,8 @@ def log_to(log: Any) -> datasets.DatasetDict:
         ITEMS: datasets.Dataset(log.catalogue),
     }
     if log.users is not None:
-        parts[USERS] = datasets.Dataset(log.users)
+        others = [] if log.other_users is None else [log.other_users]
+        parts[USERS] = datasets.Dataset(pa.concat_tables([log.users, *others]))
     return datasets.DatasetDict(parts)
 
 

@@ -20,14 +20,12 @@ _BATCH = 1 << 14  # rows of a data set that are read at once
 
 
 def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
-    """A table in memory, its `wanted` columns or all, of what [`arrow_tables`] takes; of a DataFrame an index with a name is a column too.
+    """A table in memory, its `wanted` columns or all, of what [`arrow_tables`] takes.
 
     Raises:
         ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
     """
     data = of_other_library(data)
-    if hasattr(data, "iloc") and any(own is not None and own not in data.columns for own in data.index.names):
-        data = data.reset_index()
     found = list(arrow_tables(data, wanted, name, partial(as_arrow, source=name)))
     tables = [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in found]
     if not tables:

@@ -139,9 +139,9 @@ class Run:
 
         Args:
             users: a list of ids; or a table (as for `predict`) with the log's column of users and, where they differ by row, of times, scenarios and
-                context; None: all users of the log.
+                context, of new users also what the log says of others; None: all users of the log.
             top: items for each.
-            items: the candidates: a list of ids, or a table with the log's column of items; None: all that somebody met before.
+            items: the candidates: a list of ids, or a table with the log's column of items, of new ones likewise; None: all that somebody met before.
             seen: whether items that a user has met before are candidates too.
             time: the moment to rank at, for rows without a time, as the log writes times, or unix seconds or an ISO text; None: a second after the log's last event.
             log, allow_unknown: see `predict`.

@@ -119,7 +119,7 @@ def carry_optimizer(
                 fresh = value.new_zeros((len(parameter), *value.shape[1:]))
                 value = _gathered(value, rows[name], fresh)
             states.setdefault(place, {})[key] = value
-    if len(old) != len(parameters) or not states:
+    if len(old) != len(parameters) or len(saved["param_groups"]) != len(optimizer.param_groups) or not states:
         raise ValueError(_other(file))
     groups, kept = optimizer.state_dict()["param_groups"], iter(old)
     for group in groups:

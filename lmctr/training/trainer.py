@@ -360,12 +360,15 @@ class CTRTrainer(CheckpointUploads, Trainer):
         tables = table_parameters(whole)
         sparse = {id(table) for table in tables}
         decayed = set(self.get_decay_parameter_names(whole))
-        groups: dict[float, list[nn.Parameter]] = {args.weight_decay: [], 0.0: []}
+        groups: dict[bool, list[nn.Parameter]] = {
+            True: [],
+            False: [],
+        }  # two of any weight_decay: a state is kept in their order
         for name, parameter in whole.named_parameters():
             if parameter.requires_grad and id(parameter) not in sparse:
-                groups[args.weight_decay if name in decayed else 0.0].append(parameter)
+                groups[name in decayed].append(parameter)
         optimizer_class, options = self.get_optimizer_cls_and_kwargs(args, whole)
-        dense = [{"params": params, "weight_decay": decay} for decay, params in groups.items() if params]
+        dense = [{"params": own, "weight_decay": args.weight_decay * decays} for decays, own in groups.items() if own]
         rate = args.learning_rate if args.embedding_learning_rate is None else args.embedding_learning_rate
         rows = embedding_optimizer(
             args.embedding_optimizer,

@@ -69,7 +69,10 @@ def with_columns(
 
 
 def of_other_library(value: Any) -> Any:
-    """A table that another library hands out by Arrow's interface (polars, DuckDB) as a pyarrow Table; what else there is, pandas' too, as it is."""
+    """A table that another library hands out by Arrow's interface (polars, DuckDB) as a pyarrow Table; of pandas' an index with a name is a column; what
+    else there is as it is."""
+    if hasattr(value, "iloc") and hasattr(value, "columns"):
+        return value.reset_index() if any(own not in (None, *value.columns) for own in value.index.names) else value
     is_own = isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or hasattr(value, "iloc")
     if is_own or not (hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")):
         return value

@@ -190,6 +190,8 @@ def assert_equal(left, right):
         assert np.array_equal(left.extra_labels[name], right.extra_labels[name])
     assert left.catalogue.equals(right.catalogue)
     assert left.users.equals(right.users)
+    assert left.other_users.equals(right.other_users)
+    assert left.other_users.to_pylist() == [{"user_id": "c", "age": 40}]
     for name in ("feedback_names", "scenario_names", "info"):
         assert getattr(left, name) == getattr(right, name)
 

@@ -18,7 +18,7 @@ def random_log(hidden, seed=0):
         "time": draw.integers(0, 40, EVENTS),
         "label": draw.integers(-1, 2, EVENTS),
     }
-    users = pa.table({"user_id": np.arange(0, USERS, 2) * 10, "age": np.arange(0, USERS, 2)})
+    users = pa.table({"user_id": np.arange(0, USERS + 2, 2) * 10, "age": np.arange(0, USERS + 2, 2)})
     return InteractionLog.from_columns(
         *events.values(),
         hidden=draw.integers(0, 2, EVENTS) if hidden else None,
@@ -64,6 +64,8 @@ def test_a_query_sees_what_its_user_did_before(hidden, theirs_only):
     user, item, time = asked["user"].to_numpy(), asked["item"].to_numpy(), asked["time"]
     assert new.user_ids[new.user[places]].tolist() == user.tolist()
     assert new.catalogue["item_id"].take(pa.array(new.item[places])).to_pylist() == item.tolist()
+    ages = [age if age % 2 == 0 and age < USERS + 2 else None for age in (user // 10).tolist()]  # without events too
+    assert new.users["age"].take(pa.array(new.user[places])).to_pylist() == ages
     assert new.time[places].tolist() == time.tolist()
     assert new.scenario[places].tolist() == asked["scenario"].tolist()
     assert new.context["price"].take(pa.array(places)).equals(asked["context"]["price"])

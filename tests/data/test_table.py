@@ -543,7 +543,7 @@ def test_bad_tables_in_memory():
         log_from_table(3, IN_MEMORY)
     with pytest.raises(ValueError, match="leave it out"):
         log_from_table(ROWS, IN_MEMORY | {"events": "x.csv"})
-    with pytest.raises(ValueError, match="pass the table as catalogue="):
+    with pytest.raises(FileNotFoundError, match=r"x\.csv"):
         log_from_table(ROWS, IN_MEMORY | {"catalogue": "x.csv"})
     with pytest.raises(ValueError, match="the table has no rows"):
         log_from_table({name: [] for name in ROWS}, IN_MEMORY)
@@ -576,6 +576,18 @@ def test_a_catalogue_given_as_a_table():
     catalogue = pa.table({"item_id": [20, 10, 5], "title": ["x", "y", None]})
     log = log_from_table(ROWS, {"columns": IN_MEMORY["columns"]}, catalogue=catalogue)
     assert log.num_items == 3
+    assert log.item.tolist() == [1, 0, 1, 0]
+
+
+def test_files_beside_a_table_in_memory(tmp_path, monkeypatch):
+    """As a data set of the Hub has them, whose events are no file here; a table that is given stands in place of one."""
+    write(tmp_path, "items.csv", {"product": [20, 10, 5], "title": ["x", "y", None]})
+    monkeypatch.chdir(tmp_path)
+    schema = {"columns": IN_MEMORY["columns"], "catalogue": "items.csv", "users": "users.csv"}
+    with pytest.raises(FileNotFoundError, match=r"users\.csv"):
+        log_from_table(ROWS, schema)
+    log = log_from_table(ROWS, schema, users=pa.table({"user_id": pa.array(ROWS["customer"]).unique()}))
+    assert log.catalogue["title"].to_pylist() == ["x", "y", None]
     assert log.item.tolist() == [1, 0, 1, 0]
 
 

@@ -82,6 +82,17 @@ def test_after_a_refit_its_optimiser_goes_on(tmp_path, capsys):
     assert steps_at_best(after) == {before.metrics["steps"] + after.metrics["best_step"]}
 
 
+@pytest.mark.parametrize("decays", [(0.1, 0.0), (0.0, 0.1)])
+def test_an_optimiser_of_rows_goes_on_with_another_weight_decay(tmp_path, decays):
+    """Its state is kept in the order of its parameters, which is one of any decay."""
+    training = {**RECIPE["training"], "embedding_optimizer": "lazy_adam"}
+    recipes = [{**RECIPE, "training": {**training, "weight_decay": decay}} for decay in decays]
+    before = lmctr.runs.train(recipes[0], output_dir=tmp_path / "day0", quiet=True)
+    overrides = {"data.options.day": 1, "training.from_run": str(before.path)}
+    after = lmctr.runs.train(recipes[1], output_dir=tmp_path / "day1", overrides=overrides, quiet=True)
+    assert max(steps_at_best(after)) == before.metrics["best_step"] + after.metrics["best_step"]
+
+
 def test_it_evaluates_and_predicts_by_itself(second, capsys):
     assert main(["evaluate", str(second.path)]) == 0
     rows = [{"C1": 0, "C2": 1, "C3": 2, "I1": 1.0, "I2": 2.0}]

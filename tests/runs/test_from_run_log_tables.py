@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import lmctr
@@ -112,3 +114,50 @@ def test_other_settings_are_refused(both, logs, tmp_path, changes, words):
 def test_since_is_of_logs(tmp_path, capsys):
     assert main(["train", "dnn/synthetic", "--data.since", "2024-03-01", "--output-dir", str(tmp_path / "run")]) == 2
     assert "but 'synthetic_table' is a table; leave it out" in capsys.readouterr().err
+
+
+def test_columns_are_the_fields_that_they_were_however_their_values_grow(tmp_path, capsys):
+    """A text that comes to tell most users apart stays a field, one that no longer does becomes none, which is told where a training goes on."""
+    rng = np.random.default_rng(0)
+    user, later = rng.integers(0, 60, 1200), rng.integers(0, 300, 1200)
+    columns = {
+        "user": user,
+        "item": user % 7,
+        "time": np.arange(1200) * 60 + 1_700_000_000,
+        "label": (user % 2) | (rng.random(1200) < 0.3),
+    }
+    early = pd.DataFrame(columns)
+    newer = early.assign(user=later, item=later % 7, time=early["time"] + 100_000, label=later % 2)
+    people = pd.DataFrame(
+        {"user": range(300), "city": [f"c{place if place > 60 else place % 40}" for place in range(300)]}
+    )
+    people["nick"] = [f"n{place}" for place in range(60)] + ["n"] * 240
+    people["number"] = [f"x{place}" for place in range(300)]
+    for name, rows, known in (("early", early, people.head(60)), ("all", pd.concat([early, newer]), people)):
+        (tmp_path / name).mkdir()
+        rows.to_csv(tmp_path / name / "clicks.csv", index=False)
+        known.to_csv(tmp_path / name / "people.csv", index=False)
+        schema = {"events": "clicks.csv", "columns": {key: key for key in columns}, "users": "people.csv"}
+        (tmp_path / name / "schema.yaml").write_text(yaml.safe_dump(schema))
+
+    def recipe(name, **more):
+        data = {"name": str(tmp_path / name / "schema.yaml"), "baselines": False, "statistics": "basic", **more}
+        training = {"max_steps": 5, "use_cpu": True}
+        return {
+            "data": data,
+            "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [8]},
+            "training": training,
+        }
+
+    first = lmctr.runs.train(recipe("early"), output_dir=tmp_path / "a", quiet=True)
+    assert [field.name for field in first.processor.fields if field.name in people] == ["city"]
+    asked, schema = newer.drop(columns="label").query("user < 60"), tmp_path / "all" / "schema.yaml"
+    scores = first.predict(asked, log=schema, allow_unknown=True)
+    people.assign(city="c1").to_csv(tmp_path / "all" / "people.csv", index=False)
+    assert np.abs(scores - first.predict(asked, log=schema, allow_unknown=True)).max() > 1e-4
+    people.to_csv(tmp_path / "all" / "people.csv", index=False)
+    assert 0 < first.evaluate("test", overrides={"data.name": str(schema)})["auc"] < 1
+    on = {"training.from_run": str(first.path)}
+    later = lmctr.runs.train(recipe("all", since=1_700_100_000), output_dir=tmp_path / "b", overrides=on)
+    assert [field.name for field in later.processor.fields] == [field.name for field in first.processor.fields]
+    assert "; it has no field nick: train anew without --from to read it" in capsys.readouterr().out

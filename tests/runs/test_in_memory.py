@@ -114,6 +114,8 @@ def test_a_log_with_its_items(log, tmp_path, capsys):
     assert run.processor.item_feature_names == ("genre",)
     best = run.recommend(["u1"], top=2)
     assert run.recommend(OfPolars(pd.DataFrame({"user_id": ["u1"]})), 2, items=OfPolars(songs)).equals(best)
+    assert run.recommend(pd.DataFrame({"user_id": ["u1"], "more": 1}).set_index("user_id"), 2).equals(best)
+    assert (run.predict(plays.reset_index().set_index("user_id")) == run.predict(plays)).all()
     assert best.num_rows == 2
     assert set(best["song_id"].to_pylist()) <= set(range(40))
 

@@ -145,6 +145,38 @@ def test_new_items_bring_their_columns(runs, log, tmp_path, kind, renamed):
             run.recommend(asked, items=["n1"], seen=True)
 
 
+@pytest.mark.parametrize("kind", ["sequence", "table"])
+@pytest.mark.parametrize("columns", [None, {"tribe": "kind"}])
+def test_new_users_bring_their_columns(log, tmp_path, kind, columns):
+    """As if the table of users had them; what it knows of its own users stays."""
+    shutil.copytree(log[0].parent, tmp_path / "log")
+    schema, own = tmp_path / "log" / "schema.yaml", ["elf" if user % 2 else "orc" for user in range(100, 130)]
+    users = pd.DataFrame({"id": range(100, 130), "kind": own}).rename(columns={} if columns else {"kind": "tribe"})
+    users.to_csv(tmp_path / "log" / "users.csv", index=False)
+    spec = {"path": "users.csv", "user": "id"} | ({"columns": columns} if columns else {})
+    schema.write_text(schema.read_text() + yaml.safe_dump({"users": spec}))
+    data, model = {"baselines": False, "name": str(schema)}, RECIPES[kind][1]
+    data |= {"user_features": ["tribe"]} if kind == "sequence" else {}
+    training = {"max_steps": 3, "learning_rate": 0.05, "use_cpu": True}
+    run = lmctr.runs.train({"data": data, "model": model, "training": training}, output_dir=tmp_path / "run")
+    told = {"who": [101, 901, 902, 901], users.columns[1]: ["orc", "elf", "orc", "orc"], "place": ["home"] * 4}
+    found = run.recommend(told, 3, time=NOW, items=["i3", "i5", "i7"], seen=True, allow_unknown=True)
+    with open(tmp_path / "log" / "users.csv", "a") as file:
+        file.write("901,elf\n902,orc\n")
+    told.pop(users.columns[1])
+    whole = run.recommend(told, 3, time=NOW, items=["i3", "i5", "i7"], seen=True, allow_unknown=True)
+    assert found.equals(whole)
+    tops = found.to_pandas().groupby("row")["logit"].max()
+    assert abs(tops[2] - tops[3]) > 1e-4
+    assert tops[2] == tops[4]  # the first row of a user tells
+    told[users.columns[1]] = ["elf", "orc", "elf", "elf"]
+    assert run.recommend(told, 3, time=NOW, items=["i3", "i5", "i7"], seen=True, allow_unknown=True).equals(found)
+    rows = {"who": [901, 902], "what": ["i3"] * 2, "at": [NOW] * 2, "place": ["home"] * 2}
+    scores = run.predict(rows, allow_unknown=True).reshape(-1)
+    kept = found.to_pandas().query("what == 'i3'").set_index("who")["logit"]
+    np.testing.assert_allclose(scores, [kept[901].iloc[0], kept[902]], atol=1e-5)
+
+
 def test_it_says_early_how_long_it_takes(runs, log, monkeypatch, tmp_path, capsys):
     """After the candidates of a few users, of how many."""
     monkeypatch.setattr(recommend, "PAIRS", 200)

@@ -65,8 +65,8 @@ def movielens_table(
             written as logarithms, rates enter as they are and the release year is left to `year`, as before there were readers.
         prior: positive rate that the rates of that default are smoothed towards; default: the training part's. With it, or with
             `statistics`, the training part may be empty: other parts are read as the one that both come from was.
-        earlier: types of the fields, by name, of a training that goes on with this log: statistics and histories are fields where they were, and
-            columns keep their types. Default: what the training part tells.
+        earlier: types of the fields, by name, of a processor that reads this log, or goes on with it: statistics, histories and columns are fields
+            where they were, whatever their values have come to look like (a type of None: what they look like). Default: what the training part tells.
 
     Raises:
         ValueError: a column of the log with the name of another one; a part with an event without a label; a training part without positives or negatives.
@@ -90,7 +90,7 @@ def movielens_table(
         before = {
             row.name: row.transform for row in statistics.rows if row.transform != "none" and numeric != "quantile"
         }
-    own = columns_of(log, own_columns, names)
+    own = columns_of(log, own_columns, names, earlier)
     fields: list[dict[str, Any]] = [
         {"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")
     ]
@@ -98,7 +98,7 @@ def movielens_table(
     if numeric == "quantile":
         numeric_field |= {"num_bins": num_bins, "missing": "own_id"}
     for name, (table, _) in own.items():
-        type_ = (earlier or {}).get(name) or _field_type(table[name], name)
+        type_ = _field_type(table[name], name, earlier)
         fields.append(
             {"name": name, "type": type_}
             | {"multi_value": {"max_length": 8}, "categorical": {"min_count": min_count}, "numeric": numeric_field}[
@@ -148,11 +148,16 @@ OwnColumns = dict[str, tuple[pa.Table, np.ndarray]]
 """Columns by name: the table that has each, and the row (E,) of it that belongs to each event."""
 
 
-def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None, statistics: Sequence[str] = ()) -> OwnColumns:
+def columns_of(
+    log: InteractionLog,
+    chosen: Sequence[str] | None = None,
+    statistics: Sequence[str] = (),
+    earlier: Mapping[str, str | None] | None = None,
+) -> OwnColumns:
     """The columns of a log's catalogue, users, context and scenario that are fields of tabular models, or the `chosen` ones of them.
 
     Args:
-        statistics: names of columns that the table has besides.
+        statistics: names of columns that the table has besides. earlier: as [`movielens_table`] takes them.
 
     Raises:
         ValueError: two columns of one name.
@@ -160,7 +165,7 @@ def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None, statist
     found: OwnColumns = {}
     for table, rows in _described(log):
         for name in table.column_names:
-            if (chosen is not None and name not in chosen) or _field_type(table[name], name) is None:
+            if (chosen is not None and name not in chosen) or _field_type(table[name], name, earlier) is None:
                 continue
             if name in found or name in {*OWN_NAMES, *statistics} or (name == "weight" and log.weight is not None):
                 raise ValueError(
@@ -181,8 +186,10 @@ def _described(log: InteractionLog) -> Iterator[tuple[pa.Table, np.ndarray]]:
         yield pa.table({"scenario": pa.array(log.scenario_names)}), log.scenario
 
 
-def _field_type(values: pa.ChunkedArray, name: str) -> str | None:
+def _field_type(values: pa.ChunkedArray, name: str, earlier: Mapping[str, str | None] | None = None) -> str | None:
     """The type of field that a column is; None for one that is no field."""
+    if earlier is not None:
+        return (earlier[name] or _field_type(values, name) or "categorical") if name in earlier else None
     kind = values.type
     if is_list(kind):
         return "multi_value"

@@ -105,7 +105,7 @@ class InteractionLog:
             takes it. Events of -1, none, are no samples by any rule.
         hidden: (E,) bool, the events that no other event sees: they stand in no history, and statistics do not count them; or None.
             Hidden events of a user come behind its others.
-        users: table with the column `user_id`, row u describes user u, or None.
+        users: table with the column `user_id`, row u describes user u, or None. other_users: likewise of users without an event, who may be asked for.
         context: table of E rows with further columns of each event, known when the item was shown (position, device, price), or None.
             A reaction (dwell time, watched share) does not belong here: it would tell the label.
         info: origin, licence, label rule.
@@ -132,11 +132,12 @@ class InteractionLog:
     users: pa.Table | None = None
     context: pa.Table | None = None
     info: DatasetInfo = field(default_factory=DatasetInfo)
+    other_users: pa.Table | None = None
 
     def __post_init__(self) -> None:
         kinds = dict.fromkeys(("user_ids", "offsets", "item", "time", "label", "feedback"), np.ndarray)
         kinds |= {"catalogue": pa.Table, "extra_labels": Mapping, "info": DatasetInfo}
-        kinds |= {name: pa.Table for name in ("users", "context") if getattr(self, name) is not None}
+        kinds |= {name: pa.Table for name in ("users", "other_users", "context") if getattr(self, name) is not None}
         for name, kind in kinds.items():
             check_kind(getattr(self, name), kind, f"InteractionLog.{name}")
         num_events = len(self.item)
@@ -357,7 +358,7 @@ class InteractionLog:
             feedback_values: graded feedback, finite; a missing value or NaN is unknown.
             part: 0, 1, 2 or -1: the part (training, validation, test, none) that the data set gives each sample.
             hidden: whether no other event sees an event, see the class.
-            users: table with a column `user_id`, one row per user at most; users that it lacks get nulls.
+            users: table with a column `user_id`, one row per user at most; users that it lacks get nulls, those without an event are `other_users`.
             context: table of further columns, in the order of the other columns' rows.
             source: file name to put in front of error messages.
             names: the columns' names in that file, where they differ from the argument names.
@@ -439,6 +440,7 @@ class InteractionLog:
             users=None if users is None else align_users(users, user_ids),
             context=None if context is None else context.take(pa.array(order)),
             info=info or DatasetInfo(),
+            other_users=None if users is None else _others(users, user_ids),
         )
 
     def save(self, directory: str | os.PathLike) -> Path:
@@ -453,8 +455,8 @@ class InteractionLog:
         for name, values in self._arrays().items():
             with replacing(directory / f"{name}.npy") as part, open(part, "wb") as file:
                 np.save(file, values, allow_pickle=False)
-        for name, table in {"catalogue": self.catalogue, "users": self.users, "context": self.context}.items():
-            if table is not None:
+        for name in ("catalogue", "users", "other_users", "context"):
+            if (table := getattr(self, name)) is not None:
                 with replacing(directory / f"{name}.parquet") as part:
                     pq.write_table(table, part, use_compliant_nested_type=False)
         header = {
@@ -465,6 +467,7 @@ class InteractionLog:
             "arrays": sorted(self._arrays()),
             "extra_labels": list(self.extra_labels),
             "has_users": self.users is not None,
+            "has_other_users": self.other_users is not None,
             "has_context": self.context is not None,
             "feedback_names": list(self.feedback_names),
             "scenario_names": list(self.scenario_names),
@@ -535,7 +538,11 @@ class InteractionLog:
         log = cls(
             catalogue=_read_file(directory / "catalogue.parquet", _read_table),
             users=_read_file(directory / "users.parquet", _read_table) if header["has_users"] else None,
-            context=_read_file(directory / "context.parquet", _read_table) if header.get("has_context") else None,
+            **{
+                name: _read_file(directory / f"{name}.parquet", _read_table)
+                for name in ("context", "other_users")
+                if header.get(f"has_{name}")
+            },
             extra_labels={name: arrays.pop(f"extra_label_{i}") for i, name in enumerate(header["extra_labels"])},
             feedback_names=tuple(header["feedback_names"]),
             scenario_names=tuple(header["scenario_names"]),
@@ -588,6 +595,12 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
     rows = pc.take(pa.array(row_of_code), columns.places_among(user_ids, known))
     others = users.take(rows).drop_columns(["user_id"])  # with the ids, for a table of no columns has no rows
     return pa.table({"user_id": user_ids, **dict(zip(others.column_names, others.columns))})
+
+
+def _others(users: pa.Table, user_ids: pa.Array) -> pa.Table:
+    """The rows of `users` whose user is none of `user_ids`."""
+    codes, known = columns.encode_ids(users["user_id"], "user_id", "users")
+    return users.filter(pa.array(columns.nulls(columns.places_among(known, user_ids))[codes]))
 
 
 def _read_array(path: Path, mmap: bool) -> np.ndarray:

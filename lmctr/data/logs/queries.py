@@ -48,7 +48,7 @@ def with_queries(
 
     Args:
         log: the log, whose events are histories and statistics.
-        user, item: (Q,) ids; unknown ones get rows with what `described` tells of them.
+        user, item: (Q,) ids; unknown ones get rows with what the log, or else `described`, tells of them.
         time: (Q,) unix seconds. The history of a query is the user's events strictly before.
         scenario: (Q,) codes, for a log with scenarios; default code 0.
         context: Q rows with the columns of the log's context; a column that lacks is missing everywhere.
@@ -95,7 +95,7 @@ def with_queries(
         order = joined(np.arange(old), old + np.arange(count))
         table = pa.concat_tables([table, pa.table(rows)]).take(pa.array(order))
     described = described or {}
-    about_users = None if log.users is None else align_users(log.users, user_ids)
+    about_users, untold = _about_users(log, user_ids)
     queried = dataclasses.replace(
         log,
         user_ids=columns.ids_to_numpy(user_ids),
@@ -104,7 +104,7 @@ def with_queries(
         **{name: filled(name, values) for name, values in arrays.items()},
         extra_labels={name: filled("label", values) for name, values in log.extra_labels.items()},
         catalogue=_told(_longer(log.catalogue, "item_id", item_ids), items, new_items, described.get("catalogue")),
-        users=_told(about_users, users, new_users, described.get("users")),
+        users=_told(about_users, users, untold[users], described.get("users")),
         context=table,
     )
     return Queried(queried, queries, new_users, new_items)
@@ -122,6 +122,19 @@ def _codes(values: Any, name: str, known: pa.Array) -> tuple[np.ndarray, pa.Arra
     place = np.array(rows.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
     place[new] = len(known) + np.arange(new.sum())
     return place[codes], pa.concat_arrays([known, distinct.filter(pa.array(new))]), new[codes]
+
+
+def _about_users(log: InteractionLog, user_ids: pa.Array) -> tuple[pa.Table | None, np.ndarray]:
+    """A log's table of users, longer by the ids behind its own, and which (U,) of them neither it nor that of other users knows."""
+    new, untold = user_ids[log.num_users :], np.arange(len(user_ids)) >= log.num_users
+    if log.users is None or not len(new):
+        return log.users, untold
+    others = log.users.slice(0, 0) if log.other_users is None else log.other_users
+    untold[log.num_users :] = columns.item_rows(new, "user_id", None, others["user_id"], missing=-1) < 0
+    more = align_users(others, new)
+    names = [name for name in log.users.column_names if name != "user_id"]
+    longer = {name: pa.chunked_array([*log.users[name].chunks, *more[name].chunks]) for name in names}
+    return pa.table({"user_id": user_ids, **longer}), untold
 
 
 def _longer(table: pa.Table, key: str, ids: pa.Array) -> pa.Table:

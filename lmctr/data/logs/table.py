@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +180,20 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
     if spec.columns.time.timezone is not None and checked_file(file, events.format)[1] == "jsonl":
         types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
-    tables = {
-        name: _read_attributes(part, key, ids, beside(folder, part.path), progress)
-        for name, part, key, ids in spec.tables()
-        if part.path is not None
-    }
+    tables = _attribute_files(spec, folder, progress)
     log = _build(read.pop(), spec, str(file), tables)  # which lets go of columns that it has used
     release_memory()
     return log
+
+
+def _attribute_files(
+    spec: Schema, folder: Path, progress: bool, without: Collection[str] = ()
+) -> dict[str, pa.Table | None]:
+    return {
+        name: _read_attributes(part, key, ids, beside(folder, part.path), progress)
+        for name, part, key, ids in spec.tables()
+        if part.path is not None and name not in without
+    }
 
 
 def log_from_table(
@@ -197,7 +203,7 @@ def log_from_table(
 
     Args:
         data: what [`~lmctr.data.in_memory.arrow_tables`] takes: a pyarrow table, a `datasets` Dataset, a DataFrame, a dict of columns, a list of dicts.
-        schema: the keys of a schema file as a dict, without `events`.
+        schema: the keys of a schema file as a dict, without `events`; its files stand in the current folder.
         catalogue: likewise, with a column `item_id`; in place of the schema's `catalogue`.
         users: likewise, with a column `user_id`; in place of the schema's `users`.
 
@@ -212,17 +218,12 @@ def log_from_table(
     spec = parse_schema(schema, "schema")
     if spec.events is not None:
         raise ValueError("schema: `events` names a file, and the events come from the data given here; leave it out.")
-    for name, part, _, _ in spec.tables():
-        if part.path is not None:
-            raise ValueError(
-                f"schema: `{name}` names a file; pass the table as {name}=..., or name columns of the event table."
-            )
     table = arrow_table(data, "data", spec.event_columns())
     if not table.num_rows:
         raise ValueError("data: the table has no rows.")
-    given = {"catalogue": catalogue, "users": users}
-    tables = {name: own if own is None else arrow_table(own, name) for name, own in given.items()}
-    return _build(table, spec, "data", tables)
+    given = {name: own for name, own in (("catalogue", catalogue), ("users", users)) if own is not None}
+    tables = {name: arrow_table(own, name) for name, own in given.items()}
+    return _build(table, spec, "data", _attribute_files(spec, Path(), False, {*given}) | tables)
 
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:

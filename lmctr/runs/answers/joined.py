@@ -145,9 +145,8 @@ class _Names:
     reading: Mapping[str, Any] | None = None
     # columns of the input by the names of the log's "context", and of "catalogue" and "users" where events hold these
     parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
-    items: Mapping[str, AttributeSpec] | None = (
-        None  # of a list of items by the names of the log's catalogue; None: as these
-    )
+    # likewise of a list of items, or of users, whatever file holds what the log says of these; of one that is not named, as the log's table
+    lists: Mapping[str, Mapping[str, AttributeSpec]] | None = None
 
 
 class JoinedRows:
@@ -281,6 +280,13 @@ class JoinedRows:
         if id_column is not None:
             wanted.setdefault(id_column, "text")
         return wanted
+
+    def _listed(self, table: str, found: Collection[str], key: str) -> dict[str, AttributeSpec]:
+        """Columns of a list of items ("catalogue") or users ("users"), of those it has beside its `key`, by the names of the log's table."""
+        own = getattr(self.log, table)
+        names = () if own is None else own.column_names
+        told = (self.names.lists or {}).get(table) or {name: AttributeSpec(column=name) for name in names}
+        return {name: part for name, part in told.items() if part.column in {*found} - {key, "item_id", "user_id"}}
 
     def _ways(self, table: str, parts: Mapping[str, AttributeSpec]) -> dict[str, str]:
         """How to read an input's columns that a table of the log has: texts as they are written, 01 is no 1."""
@@ -533,5 +539,5 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         keys.scenario is None or keys.scenario.names is not None,
         reading,
         {"context": keys.context} | {name: own.columns for name, own, _, _ in schema.tables() if own.path is None},
-        next((own.columns for name, own, _, _ in schema.tables() if name == "catalogue"), None),
+        {name: own.columns for name, own, _, _ in schema.tables()},
     )

@@ -68,12 +68,13 @@ class RecommendOptions:
     run: str = option("folder of a run whose data are a log of users, items and times", positional=True)
     top: int = option("items for each user", 10)
     users: str | None = option(
-        "a table with the log's column of users and, where they differ by row, of times, scenarios and context (default: all users of the log)",
+        "a table with the log's column of users and, where they differ by row, of times, scenarios and context; of new users also what the log says of "
+        "others (default: all users of the log)",
         None,
         metavar="FILE",
     )
     items: str | None = option(
-        "the candidates: a table with the log's column of items (default: all that somebody met before)",
+        "the candidates: a table with the log's column of items, of new ones also what the log says of others (default: all that somebody met before)",
         None,
         metavar="FILE",
     )

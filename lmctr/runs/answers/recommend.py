@@ -15,7 +15,7 @@ import pyarrow as pa
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs import columns
 from lmctr.data.logs.queries import Queried
-from lmctr.data.logs.schema import AttributeSpec, TimeSpec
+from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.folder import RunFolder
@@ -92,8 +92,7 @@ class BestItems(JoinedRows):
         given = _rows_of(self.items, self.names.item, "items")
         found = columns_of(given, self.reading)
         name = next((own for own in (self.names.item, "item", "item_id") if own in found), self.names.item)
-        known = self.names.items or {own: AttributeSpec(column=own) for own in log.catalogue.column_names}
-        known = {own: part for own, part in known.items() if part.column in {*found} - {name, "item_id"}}
+        known = self._listed("catalogue", found, name)
         parts, told = [], []
         for rows in rows_of(given, self._ways("catalogue", known) | {name: "text"}, reading=self.reading):
             told.append(self._as_log(rows, "catalogue", known))
@@ -128,8 +127,8 @@ class BestItems(JoinedRows):
         users are given, user, rank, item), and (N, T) logits.
 
         Args:
-            users: a file or table with the log's column of users and, where rows differ in them, of times, of scenarios and of the context; or a
-                list of ids; None: all users of the log.
+            users: a file or table with the log's column of users and, where rows differ in them, of times, of scenarios and of the context, for those
+                that the log has not also columns of its users; or a list of ids; None: all users of the log.
 
         Raises:
             ValueError: a missing column; a row that cannot be read.
@@ -140,11 +139,15 @@ class BestItems(JoinedRows):
         if _is_list(users):
             self._wanted([])
         users = _rows_of(users, None if self.names is None else self.names.user, "users")
-        wanted = self._wanted(columns_of(users, self.reading), None, ("user",))
+        own = columns_of(users, self.reading)
+        wanted = self._wanted(own, None, ("user",))
+        about = self._listed("users", own, self.names.user)
+        wanted = self._ways("users", about) | wanted
         ids = self.candidates[0]
         for rows in rows_of(users, wanted, reading=self.reading):
             where = rows.source or "users"
-            asked = self._read_who(rows, self.at)
+            described = self._as_log(rows, "users", about) if about else None
+            asked = self._read_who(rows, self.at) | {"described": described}
             user = _plain(pa.array(asked["user"]))
             known = columns.item_rows(user, self.names.user, rows.source, pa.array(self.log.user_ids), missing=-1)
             for owner, places, rank, logits in self.ranked(asked, known, top):
@@ -169,8 +172,9 @@ class BestItems(JoinedRows):
     def ranked(
         self, asked: dict[str, Any], user: np.ndarray, top: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """The best of each row of `asked`, which is what [`with_queries`][lmctr.data.logs.queries.with_queries] takes beside items, some rows after the
-        other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in the log, -1 for none."""
+        """The best of each row of `asked`, which is what [`with_queries`][lmctr.data.logs.queries.with_queries] takes beside items (`described`: of the
+        users alone), some rows after the other: rows, places among the candidates, ranks from 1 (N,), and (N, T) logits. user: the rows' numbers in
+        the log, -1 for none."""
         if not is_whole(top):
             raise ValueError(f"top: got {top!r}, accepted: a whole number from 1")
         ids, rows, *_ = self.candidates
@@ -201,7 +205,7 @@ class BestItems(JoinedRows):
         parts = []
         for some in blocks(len(owner), self._at_once):
             given = {name: _taken(values, owner[some]) for name, values in asked.items()}
-            told = {"catalogue": _taken(about, places[some])}
+            told = {"catalogue": _taken(about, places[some]), "users": given.pop("described", None)}
             parts.append(self._logits(given | {"item": _taken(ids, places[some]), "described": told}))
         logits = np.concatenate(parts) if parts else np.zeros((0, len(self.tasks)), np.float32)
         users = asked["user"]

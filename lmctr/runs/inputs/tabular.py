@@ -57,7 +57,7 @@ from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader
 from lmctr.statistics.table import context_names
 from lmctr.training.growth import table_rows
 from lmctr.utils.files import expanded, read_json, write_json
-from lmctr.utils.suggest import refuse_unknown
+from lmctr.utils.suggest import first_of, refuse_unknown
 
 
 class TabularInput(GoingOn, StoredInput):
@@ -162,6 +162,9 @@ class TabularInput(GoingOn, StoredInput):
         if self.log is not None and self.store is None:
             read = {"prior": self._prior, **self._table_options}
             self._read_as(processor, run.folder)
+            fields = _types(processor)
+            if not {*fields} <= {field["name"] for field in self.source.fields}:  # as its values look in these data
+                self._table_options["earlier"] = fields
             if read != {"prior": self._prior, **self._table_options}:  # no recipe, newer data or other parts
                 self.source = self._log_table()
         super().open(processor, parts, run)
@@ -215,14 +218,20 @@ class TabularInput(GoingOn, StoredInput):
                 f"training.from_run: {self.before} has no {LOG_STATISTICS}, and {self.data['name']!r} is an interaction log; give a run that read "
                 "one as a table"
             )
+        from lmctr.data.builders.movielens_table import columns_of
+
         earlier, recipe = TabularFeatureProcessor.from_pretrained(self.before), RunFolder(self.before).recipe()
         options = (self.data["options"], recipe["data"].get("options") or {})
         self.refuse_changes([("data.options.strength", *(own.get("strength") for own in options))])
         reader = earlier.statistics_reader
         self._unread = self.statistics_kept(self.log, () if reader is None else reader.names)
         self._read_as(earlier, self.before)
-        dropped = dict.fromkeys(self.data["features"].get("drop") or ())
-        self._table_options["earlier"] = dropped | {field.name: field.type for field in earlier.fields}
+        known = dict.fromkeys(self.data["features"].get("drop") or ()) | _types(earlier)
+        self._table_options["earlier"] = known
+        if new := [
+            name for name in columns_of(self.log, self._table_options.get("own_columns", ())) if name not in known
+        ]:
+            self._unread += f"; it has no field {first_of(new)}: train anew without --from to read it"
 
     def freeze(self, part: str) -> None:
         if self.log is None:
@@ -249,7 +258,7 @@ class TabularInput(GoingOn, StoredInput):
         from lmctr.data.builders.movielens_table import movielens_table
 
         self._read_as(processor, run.folder)
-        options = {"prior": self._prior, **self._table_options}
+        options = {"prior": self._prior, **self._table_options, "earlier": _types(processor)}
         none = queried.queries[:0]
         (piece,) = movielens_table(queried.log, Splits(none, none, queried.queries, "given"), **options).pieces
         found, self._unknown = [], UnknownValues(processor)
@@ -531,6 +540,11 @@ class TabularInput(GoingOn, StoredInput):
 
     def describe_model(self, model: Any) -> str:
         return "; ".join([super().describe_model(model), *self.filled])
+
+
+def _types(processor: TabularFeatureProcessor) -> dict[str, str | None]:
+    """Types of a processor's fields by name."""
+    return {field.name: field.type for field in processor.fields}
 
 
 def _is_log(data: dict[str, Any]) -> bool:
