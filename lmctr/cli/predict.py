@@ -11,8 +11,8 @@ descriptions and statistics come from the run's log, or from --log:
     lmctr predict RUN --input impressions.csv --output scores.parquet --on-error skip
 
 A request is one JSON object per line, an answer one per line in the same order; an "id" is copied. Memory stays bounded however long
-the input is. How lines are batched is chosen by the library and does not change the scores: a line with several candidates is scored on
-its own where the model can encode its history once for all of them, and so is a line whose history goes on from the line before.
+the input is. How lines are batched does not change the scores; a history that candidates share, or that goes on from the line before, is
+encoded once where the model can.
 
 Texts (CTR-Sink). "history" is the user's full history, oldest first, with texts as the run's prompt writes items and times in seconds;
 "feedback" only where the run uses it, "similarity" where the run's order or signals use it and the folder holds no retriever. "target" is

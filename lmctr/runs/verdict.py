@@ -23,7 +23,7 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", k
 
 def difference_test(predictions: pa.Table, events: np.ndarray, scores: np.ndarray) -> PairedTest | None:
     """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted or of one class. Of a single sample of a
-    class, from which nothing can be told, the interval is that of all differences.
+    class, which tells nothing, the interval is all there is.
 
     Args:
         predictions: the model's, with `event`, `label` and `logit`. events, scores: (S,) the baseline's samples, and what it gave them.
