@@ -20,9 +20,9 @@ a text or {"text": ...}, "candidates" a list of them instead:
 
     {"history": [{"text": "Heat (1995)", "time": 1700000000, "feedback": "liked"}], "target": "Casino (1995)", "time": 1700100000}
 
-Here and of events below: a run that reads statistics wants the "item" of behaviours and candidates, a candidate's "context" where the log has one, and
-a behaviour's "label" (0, 1 or null) where its behavior does not say it; one whose log has graded values (`feedback_values`: stars, watched seconds)
-reads a behaviour's as "value". The answer has "logit" and "probability" for a target, "logits" and "probabilities" for candidates.
+Here and of events below: where the run reads statistics, behaviours and candidates name their "item", candidates the log's "context" if it has one, and
+behaviours a "label" (0, 1 or null) that their behavior does not say; of graded values (`feedback_values`: stars, watched seconds) a behaviour's is
+"value". The answer has "logit" and "probability" for a target, "logits" and "probabilities" for candidates.
 
 Events (the sequence families). Items by their ids, "behavior" and "scenario" by the names (or codes) of the run's log. A candidate (or the
 one "target") is an id, or an object with "item" and, where they differ from the request's, "scenario" and "time"; "user" holds the

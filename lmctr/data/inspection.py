@@ -326,20 +326,16 @@ def _leak_lines(figures: dict[str, Any]) -> list[str]:
     """What looks like a leak; a log that leaks is refused, with the same words."""
     if (leaks := figures.get("leaks")) is None:
         return []
-    last = list(figures["split"]["parts"].values())[-1]
-    if (
-        figures["kind"] == "table"
-        and not leaks
-        and not are_enough(last["rows"], last["rows"] * last.get("label_rate", 0))
-    ):
-        return ["", "leaks", "  none found, in too few held-out rows to see whether a field tells the label alone"]
     allow = ", ".join(f"{key!r}: <why>" for key in leaks)
     found = [f"  {text}" for text in leaks.values()]
     advice = [
         "  a training refuses this: mend the data, or say why it is no leak:",
         f"    data.allow_leaks: {{{allow}}}",
     ]
-    return ["", "leaks", *(found + advice if leaks else ["  none found"])]
+    last = [*figures["split"]["parts"].values()][-1]
+    few = figures["kind"] == "table" and not are_enough(last["rows"], last["rows"] * last.get("label_rate", 0))
+    none = "  none found" + few * ", in too few held-out rows to see whether a field tells the label alone"
+    return ["", "leaks", *(found + advice if leaks else [none])]
 
 
 def _table_lines(figures: dict[str, Any]) -> list[str]:

@@ -22,8 +22,8 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", k
 
 
 def difference_test(predictions: pa.Table, events: np.ndarray, scores: np.ndarray) -> PairedTest | None:
-    """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted or of one class. Of a single sample of a
-    class, which tells nothing, the interval is all there is.
+    """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted or of one class.
+    One sample of a class tells nothing: any difference is in the interval.
 
     Args:
         predictions: the model's, with `event`, `label` and `logit`. events, scores: (S,) the baseline's samples, and what it gave them.
