@@ -11,8 +11,8 @@ descriptions and statistics come from the run's log, or from --log:
     lmctr predict RUN --input impressions.csv --output scores.parquet --on-error skip
 
 A request is one JSON object per line, an answer one per line in the same order; an "id" is copied. Memory stays bounded however long
-the input is. How lines are batched is chosen by the library and does not change the scores: a line with several candidates is scored on
-its own where the model can encode its history once for all of them, and so is a line whose history goes on from the line before.
+the input is. How lines are batched does not change the scores; a history that candidates share, or that goes on from the line before, is
+encoded once where the model can.
 
 Texts (CTR-Sink). "history" is the user's full history, oldest first, with texts as the run's prompt writes items and times in seconds;
 "feedback" only where the run uses it, "similarity" where the run's order or signals use it and the folder holds no retriever. "target" is
@@ -20,8 +20,9 @@ a text or {"text": ...}, "candidates" a list of them instead:
 
     {"history": [{"text": "Heat (1995)", "time": 1700000000, "feedback": "liked"}], "target": "Casino (1995)", "time": 1700100000}
 
-A run whose log has graded values (`feedback_values`: stars, watched seconds) reads a behaviour's as "value", here and of events below. The answer has
-"logit" and "probability" for a target, "logits" and "probabilities" for candidates.
+Here and of events below: where the run reads statistics, behaviours and candidates name their "item", candidates the log's "context" if it has one, and
+behaviours a "label" (0, 1 or null) that their behavior does not say; of graded values (`feedback_values`: stars, watched seconds) a behaviour's is
+"value". The answer has "logit" and "probability" for a target, "logits" and "probabilities" for candidates.
 
 Events (the sequence families). Items by their ids, "behavior" and "scenario" by the names (or codes) of the run's log. A candidate (or the
 one "target") is an id, or an object with "item" and, where they differ from the request's, "scenario" and "time"; "user" holds the

@@ -18,6 +18,7 @@ import yaml
 
 from lmctr.data.array_store import ArrayStore
 from lmctr.data.impressions.source import ImpressionSource
+from lmctr.data.leaks import are_enough
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import RULES, Splits, split_log
 from lmctr.data.logs.table import log_from_file
@@ -318,12 +319,12 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
     lines += ["", "counts"]
     lines += [f"  {name.replace('_', ' '):<22}{count:>14,}" for name, count in figures["counts"].items()]
     own = {"log": _log_lines, "table": _table_lines, "impressions": _impression_lines}[figures["kind"]]
-    return lines + own(figures) + _leak_lines(figures.get("leaks"))
+    return lines + own(figures) + _leak_lines(figures)
 
 
-def _leak_lines(leaks: dict[str, str] | None) -> list[str]:
+def _leak_lines(figures: dict[str, Any]) -> list[str]:
     """What looks like a leak; a log that leaks is refused, with the same words."""
-    if leaks is None:
+    if (leaks := figures.get("leaks")) is None:
         return []
     allow = ", ".join(f"{key!r}: <why>" for key in leaks)
     found = [f"  {text}" for text in leaks.values()]
@@ -331,7 +332,10 @@ def _leak_lines(leaks: dict[str, str] | None) -> list[str]:
         "  a training refuses this: mend the data, or say why it is no leak:",
         f"    data.allow_leaks: {{{allow}}}",
     ]
-    return ["", "leaks", *(found + advice if leaks else ["  none found"])]
+    last = [*figures["split"]["parts"].values()][-1]
+    few = figures["kind"] == "table" and not are_enough(last["rows"], last["rows"] * last.get("label_rate", 0))
+    none = "  none found" + few * ", in too few held-out rows to see whether a field tells the label alone"
+    return ["", "leaks", *(found + advice if leaks else [none])]
 
 
 def _table_lines(figures: dict[str, Any]) -> list[str]:

@@ -103,6 +103,11 @@ def some_of(*parts: np.ndarray) -> list[np.ndarray]:
     return [rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False)) for rows in parts]
 
 
+def are_enough(rows: int, positives: float) -> bool:
+    """Whether held-out rows, some of them positive, are enough to rank fields by."""
+    return rows >= _FEWEST and min(positives, rows - positives) >= _FEWEST_OF_CLASS
+
+
 def telling_fields(
     columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray, what: str = "field"
 ) -> list[Finding]:
@@ -113,7 +118,7 @@ def telling_fields(
         what: the columns are, for messages.
     """
     y, held_y = labels[train] > 0, labels[held] > 0
-    if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < _FEWEST_OF_CLASS or min(y.sum(), (~y).sum()) < 20:
+    if not are_enough(len(held), held_y.sum()) or min(y.sum(), (~y).sum()) < 20:
         return []
     found = {name: _auc_alone(values[train], y, values[held], held_y) for name, values in columns.items()}
     ranked = sorted(found.values(), reverse=True)

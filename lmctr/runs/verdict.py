@@ -22,7 +22,8 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", k
 
 
 def difference_test(predictions: pa.Table, events: np.ndarray, scores: np.ndarray) -> PairedTest | None:
-    """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted, or too few for a test.
+    """DeLong's test of a model's AUC against a baseline's on the same samples; None where these are weighted or of one class.
+    One sample of a class tells nothing: any difference is in the interval.
 
     Args:
         predictions: the model's, with `event`, `label` and `logit`. events, scores: (S,) the baseline's samples, and what it gave them.
@@ -33,8 +34,10 @@ def difference_test(predictions: pa.Table, events: np.ndarray, scores: np.ndarra
     labels, logits = (predictions[name].to_numpy()[own] for name in ("label", "logit"))
     known = labels >= 0
     positives, negatives = (np.count_nonzero(labels == one) for one in (1, 0))
-    if min(positives, negatives) < 2 or positives + negatives < known.sum():  # soft labels
+    if min(positives, negatives) < 1 or positives + negatives < known.sum():  # soft labels
         return None
+    if min(positives, negatives) < 2:
+        return PairedTest("none", *[np.nan] * 3, np.inf, 1.0, (-1.0, 1.0), 1.0, positives + negatives)
     return delong_test(labels[known], logits[known], scores[other][known])
 
 

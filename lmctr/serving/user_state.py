@@ -32,16 +32,14 @@ _OVERHEAD = 2048  # bytes of a state without behaviours, and of its place among 
 class UserState:
     """A user's history, encoded once, extended by new behaviours, kept in a file between requests.
 
-    Scores are always those of the full history. What an extension or a request changes in the encoded history is found by
-    comparing, token by token and sink by sink, what is encoded with what the model would read now; the longest common
-    beginning stays, the rest is encoded. With CTR-Sink on decoders (order `"recent"`) that means:
+    Scores are always those of the full history: what is encoded stays up to the first token or sink that the model would read otherwise now, the rest
+    is encoded again. With CTR-Sink on decoders (order `"recent"`):
 
     - feedback, `"ordinal"` and `"none"` signals: only the new behaviours are encoded (for `"ordinal"`, all behaviours are kept);
-    - `"recency"`: a new behaviour moves every earlier one a step away from the target, so what was encoded is encoded again,
-      except behaviours in the last bucket before and after;
+    - `"recency"`: a new behaviour moves every earlier one away from the target, so all but those in the last bucket before and after are encoded again;
     - `"elapsed"`: the same for the behaviours whose time bucket changes between two requests;
-    - more than `num_behaviors` behaviours, or more tokens than `max_length`: the oldest leave the text, and all is encoded
-      again; so it is in `feedback="groups"` from the end of the group that grows;
+    - more than `num_behaviors` behaviours, or more tokens than `max_length`: all is encoded again, as the oldest leave the text; with
+      `feedback="groups"` all from the end of the group that grows;
     - `sink_bias_causal=False`: a new sink changes the bias of all earlier ones, so all is encoded again.
 
     Models that share nothing among candidates (encoders, retrieved histories) keep the behaviours only.

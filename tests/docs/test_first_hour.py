@@ -1,5 +1,5 @@
 """docs/first_hour.md, command by command: train, report, demo, serve, push to a stand-in of the Hub, load back by the pipeline;
-and what docs/tasks/score.md does with the same run."""
+and what docs/tasks/score.md and the README do with the same run."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import warm
 
@@ -23,6 +24,7 @@ from hub_server import HubServer, client
 
 SCORE = (Path(__file__).resolve().parents[2] / "docs" / "tasks" / "score.md").read_text()
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "first_hour.md").read_text()
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 # The page's training, cut short: the commands are tested here, not what the model reaches.
 SHORT = ["--data.max_train_samples", "300", "--data.max_eval_samples", "100", "--training.stage1_epochs", "0"]
 SHORT += [
@@ -75,6 +77,14 @@ def test_the_page_as_written(tmp_path, monkeypatch, capfd):
         exec(code, scope)
     assert scope["best"]["rank"].to_pylist() == [1, 2, 3] * 2
     assert scope["logits"].shape == (2,)
+
+    for code in re.findall(r"```python\n(.*?)```", README, flags=re.S):
+        if "runs/quickstart" in code:
+            exec(code, scope)
+    np.testing.assert_allclose(
+        scope["logits"], scope["run"].score(scope["history"], scope["candidates"], 1_700_007_200), atol=1e-5
+    )
+    assert scope["state"].num_seen == 3
 
     process, address = started([*demo, "--port", str(free_port())])
     try:

@@ -123,3 +123,15 @@ def test_cards_are_short():
     words = {card.name: len(re.findall(r"\S*\w\S*", card.read_text())) for card in CARDS}
     assert words["quality.md"] > 500
     assert {name: count for name, count in words.items() if count > 900} == {}
+
+
+def test_the_index_of_results_says_what_the_cards_say():
+    """Each figure of its table stands in the card of its row, or of the row above it."""
+    rows, card = [], None
+    for line in (ROOT / "model_cards" / "README.md").read_text().splitlines():
+        if line.startswith("| ") and (link := re.search(r"\]\((\w+\.md)\)", line) or card):
+            card = link if isinstance(link, str) else link[1]
+            known = (ROOT / "model_cards" / card).read_text()
+            rows.append([figure for figure in re.findall(r"\.\d{4}\b", line) if figure not in known])
+    assert len(rows) > 10
+    assert [figures for figures in rows if figures] == []

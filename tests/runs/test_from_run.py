@@ -112,7 +112,7 @@ def test_the_command_line_says_what_it_does(first, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"model.family": "deepfm"}, "holds a DNNForCTR, the recipe makes a DeepFMForCTR"),
+        ({"model.family": "deepfm"}, "holds a model of the type dnn, the recipe makes one of the type deepfm"),
         ({"model.hidden_units": [8]}, r"linear.weight has shape \(8, .*shape \(16, "),
         ({"data.features": {"categorical": {"hash_buckets": 9}}}, "field 'C1' is .*hash_buckets.*may change"),
         ({"training.embedding_optimizer": "lazy_adam"}, "another optimiser"),
@@ -127,7 +127,9 @@ def test_what_cannot_go_on_is_refused(first, tmp_path, overrides, words):
 
 def test_only_runs_of_the_same_kind_go_on(first, tmp_path):
     recipe = {"data": {"name": "synthetic"}, "model": {"family": "din"}, "training": {"from_run": str(first.path)}}
-    with pytest.raises(ValueError, match=r"has no sequence_items\.parquet; give a run of a log"):
+    with pytest.raises(
+        ValueError, match="holds a model of the type dnn, the recipe makes one of the type din; give a run of that"
+    ):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     recipe["model"] = {"family": "dnn"}
     with pytest.raises(ValueError, match=r"has no log_statistics\.json, and 'synthetic' is an interaction log"):

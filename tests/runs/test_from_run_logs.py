@@ -141,7 +141,10 @@ def test_values_that_are_all_new_are_told(first, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"model.family": "hstu", "model.hidden_size": 16}, "holds a DINForCTR, the recipe makes a HSTUForCTR"),
+        (
+            {"model.family": "hstu", "model.hidden_size": 16},
+            "holds a model of the type din, the recipe makes one of the type hstu",
+        ),
         ({"model.embedding_dim": 8}, "weight has shape"),
         ({"data.item_features": []}, r"data.item_features is \[\] here and \['kind'\] in .*day0"),
         ({"data.max_history_length": 5}, "data.max_history_length is 5 here and 10"),

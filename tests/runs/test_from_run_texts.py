@@ -330,7 +330,7 @@ def test_runs_of_other_families_are_refused(first, logs, tmp_path):
     ):
         later(din, tmp_path / "text", logs[1])
     other["training"] = {"from_run": str(first.path)}
-    with pytest.raises(ValueError, match=r"has no sequence_items\.parquet; give a run of a log"):
+    with pytest.raises(ValueError, match="holds a model of the type ctr_sink, the recipe makes one of the type din"):
         lmctr.runs.train(other, output_dir=tmp_path / "other")
 
 

@@ -229,7 +229,7 @@ def test_a_log_is_read_as_a_table_where_that_is_stated(clicks, capsys):
     with pytest.raises(ValueError, match=r"--kind table: din reads histories.*--model deepfm"):
         recipe("din", kind="table")
     with pytest.raises(
-        ValueError, match=r"--item item: of a table it says which ids .*; leave it out, or --kind table"
+        ValueError, match=r"--item item: of a table it says which ids .*; leave out --item or --kind table"
     ):
         recipe(kind="table", item="item")
     with pytest.raises(ValueError, match=r"clicks.csv: no column looks like the time"):

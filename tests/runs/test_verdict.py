@@ -189,8 +189,12 @@ def test_what_no_difference_can_be_tested_on():
     weighted = predictions.append_column("weight", pa.array(np.ones(60)))
     assert difference_test(weighted, events, scores) is None
     label = predictions["label"].to_numpy()
-    for labels in (np.r_[1, np.zeros(59)], np.where(label, 0.75, 0), np.where(label, 1, -100)):
+    for labels in (np.where(label, 0.75, 0), np.where(label, 1, -100)):
         assert difference_test(predictions.set_column(1, "label", pa.array(labels)), events, scores) is None
+    one = difference_test(predictions.set_column(1, "label", pa.array(np.r_[1, np.zeros(59)])), events, scores)
+    assert verdict(result(0.7, gradient_boosting=0.2), {}, test_of=lambda name: one) == (
+        "above gradient boosting, the strongest baseline, by 0.500 AUC (which may be chance, 95 % interval -1.000 to 1.000)"
+    )
     some = predictions.set_column(1, "label", pa.array(np.r_[label[:30], np.full(30, -100)].astype(np.int8)))
     assert difference_test(some, events, scores).num_pairs == 30
 

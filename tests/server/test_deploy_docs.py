@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,4 +82,15 @@ def test_the_image_calls_what_there_is():
     assert (args.run, args.host) == ("run", "0.0.0.0")
     assert re.search(r"^ENV OMP_NUM_THREADS=2$", text, re.MULTILINE)  # the cores that workers and threads share
     assert re.search(r"localhost:(\d+)/ready", text).group(1) == "8000"
-    assert (DEPLOY.parents[1] / "constraints.txt").is_file()
+    copied = {name for line in re.findall(r"^COPY ([a-zA-Z].*) lmctr/", text, re.MULTILINE) for name in line.split()}
+    assert all((DEPLOY.parents[1] / name).exists() for name in copied)
+    build = tomllib.loads((DEPLOY.parents[1] / "pyproject.toml").read_text())
+    wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
+    named = [
+        *wheel["packages"],
+        *wheel["force-include"],
+        "pyproject.toml",
+        "constraints.txt",
+        build["project"]["readme"],
+    ]
+    assert {name.split("/")[0] for name in named} <= copied

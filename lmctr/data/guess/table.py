@@ -66,11 +66,11 @@ def guess_files(
     given = given or {}
     if kind == "table" and "item" in given and items is None:
         raise ValueError(
-            f"--item {given['item']}: of a table it says which ids a file of items describes (--items FILE); leave it out, or --kind table"
+            f"--item {given['item']}: of a table it says which ids a file of items describes (--items FILE); leave out --item or --kind table"
         )
     if kind == "table" and negatives is not None:
         raise ValueError(
-            f"--negatives {negatives}: they are drawn from the items of a log; leave it out, or --kind table"
+            f"--negatives {negatives}: they are drawn from the items of a log; leave out --negatives or --kind table"
         )
     paths, names = {"events": events, "items": items, "users": users}, names or {}
     if without := next((role for role in names if paths[role] is None), None):

@@ -27,8 +27,8 @@ class PredictOptions:
         metavar="LOG",
     )
     on_error: str = option(
-        "what to do with a row or line that cannot be scored: stop, with what was scored before in OUTPUT.partial; or skip it, with the "
-        "reason in the output",
+        "what to do with a row or line that cannot be scored: stop, with what was scored before in scores.partial.csv of scores.csv; or "
+        "skip it, with the reason in the output",
         "stop",
         choices=("stop", "skip"),
     )

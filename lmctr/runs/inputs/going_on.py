@@ -44,7 +44,13 @@ class GoingOn:
     share_before: float | None = None  # of boosted trees in the logits of the earlier run's model
 
     def go_on_from(self, run: str) -> None:
-        self.before = open_run(run).path
+        folder = open_run(run)
+        if folder.model_type != self.model_group["family"]:
+            raise ValueError(
+                f"training.from_run: {folder.path} holds a model of the type {folder.model_type}, the recipe makes one of the type "
+                f"{self.model_group['family']}; give a run of that family"
+            )
+        self.before = folder.path
 
     def say_extended(self, report: Mapping[str, Mapping[str, int]]) -> None:
         """Keep the report of an extension in words."""
@@ -125,10 +131,6 @@ class GoingOn:
             return None
         folder = open_run(self.before)
         old, earlier = load_folder(folder)
-        if type(old) is not type(model):
-            raise ValueError(
-                f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
-            )
         model.config.calibration = old.config.calibration
         self.share_before = _share(old)
         if old.config.boosted_trees is not None and model.trees_beside() is not None:

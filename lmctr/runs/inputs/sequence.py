@@ -17,7 +17,7 @@ import torch
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
-from lmctr.data.processors.sequence import ITEMS_FILE, SequenceProcessor
+from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.going_on import GoingOn
@@ -140,10 +140,6 @@ class SequenceInput(GoingOn, LogInput):
 
     def _continued(self) -> SequenceProcessor:
         """The earlier run's processor with the items and values of these data; `ValueError` where the recipe's settings are others."""
-        if not (self.before / ITEMS_FILE).is_file():
-            raise ValueError(
-                f"training.from_run: {self.before} has no {ITEMS_FILE}; give a run of a log and of a family of sequences"
-            )
         data, earlier = self.data, SequenceProcessor.from_pretrained(self.before)
         given = (
             ("data.tasks", self.tasks, earlier.tasks),

@@ -244,11 +244,6 @@ class TextInput(GoingOn, LogInput):
         """The earlier run's processor, which knows items by their texts: tokenizer, levels, bins and scales stay as they were fitted.
         `ValueError` where the recipe's settings are others."""
         folder, data = RunFolder(self.before), self.data
-        if folder.model_type != self.model_group["family"]:
-            raise ValueError(
-                f"training.from_run: {self.before} holds a model of the type {folder.model_type}, the recipe makes one of the type "
-                f"{self.model_group['family']}; give a run of that family"
-            )
         recipe, earlier, before = folder.recipe(), self._config_before(), self.load_processor(self.before)
         config = self._config(earlier.text_config, {"sink_order": data["order"], "feedback": data["feedback"]})
         kept = [key for key in self.model_group if key not in (*TextModelKeys.model_fields, *_FREE)]
