@@ -360,10 +360,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
         tables = table_parameters(whole)
         sparse = {id(table) for table in tables}
         decayed = set(self.get_decay_parameter_names(whole))
-        groups: dict[bool, list[nn.Parameter]] = {
-            True: [],
-            False: [],
-        }  # two of any weight_decay: a state is kept in their order
+        # by whether they decay, at any weight_decay: a state is kept in this order
+        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
         for name, parameter in whole.named_parameters():
             if parameter.requires_grad and id(parameter) not in sparse:
                 groups[name in decayed].append(parameter)

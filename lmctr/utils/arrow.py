@@ -73,7 +73,7 @@ def of_other_library(value: Any) -> Any:
     else there is as it is."""
     if hasattr(value, "iloc") and hasattr(value, "columns"):
         return value.reset_index() if any(own not in (None, *value.columns) for own in value.index.names) else value
-    is_own = isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or hasattr(value, "iloc")
+    is_own = isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader))
     if is_own or not (hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")):
         return value
     table = pa.table(value)

@@ -379,3 +379,20 @@ def test_load_log_offers_the_nearest_name(tmp_path):
     (tmp_path / "x.csv").write_text("a\n")
     with pytest.raises(ValueError, match="needs a schema"):
         load_log(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("ids", "users", "others"),
+    [
+        (["a", "b"], {"age": [1, 2, 3], "user_id": ["a", "b", "c"]}, ["c"]),
+        (["a", "b"], {"user_id": pa.array(["a", "b", "c"]).dictionary_encode(), "age": [1, 2, 3]}, ["c"]),
+        ([1, 2], {"user_id": pa.array([1, 2, 9], pa.int32()), "age": [1, 2, 3]}, [9]),
+        ([1, 2], {"user_id": ["01", "9", "c"], "age": [1, 2, 3]}, [9]),
+    ],
+)
+def test_other_users_stand_as_the_logs_own(ids, users, others):
+    """In the same columns and types, whatever those of the given table are, so that both are one table of a data set."""
+    log = InteractionLog.from_columns(ids, [1, 2], [1, 2], [0, 1], users=pa.table(users))
+    assert log.other_users.schema.equals(log.users.schema)
+    assert log.other_users["user_id"].to_pylist() == others
+    assert log.to_dataset()["users"][:]["user_id"] == ids + others

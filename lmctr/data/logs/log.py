@@ -598,9 +598,12 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
 
 
 def _others(users: pa.Table, user_ids: pa.Array) -> pa.Table:
-    """The rows of `users` whose user is none of `user_ids`."""
-    codes, known = columns.encode_ids(users["user_id"], "user_id", "users")
-    return users.filter(pa.array(columns.nulls(columns.places_among(known, user_ids))[codes]))
+    """What `users` says of those who are none of `user_ids`, in the columns and types of [`align_users`]; beside whole numbers a text is nobody's id."""
+    _, known = columns.encode_ids(users["user_id"], "user_id", "users")
+    others = known.filter(pc.is_null(columns.places_among(known, user_ids)))
+    if pa.types.is_integer(user_ids.type) and not pa.types.is_integer(others.type):
+        others = others.filter(pc.match_substring_regex(others, r"^-?\d{1,18}$"))
+    return align_users(users, others.cast(user_ids.type))
 
 
 def _read_array(path: Path, mmap: bool) -> np.ndarray:

@@ -186,9 +186,8 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
     return log
 
 
-def _attribute_files(
-    spec: Schema, folder: Path, progress: bool, without: Collection[str] = ()
-) -> dict[str, pa.Table | None]:
+def _attribute_files(spec: Schema, folder: Path, progress: bool, without: Collection[str] = ()) -> dict[str, pa.Table]:
+    """The catalogue and users, by these names, that a schema has files of, but those of some names."""
     return {
         name: _read_attributes(part, key, ids, beside(folder, part.path), progress)
         for name, part, key, ids in spec.tables()
