@@ -95,6 +95,7 @@ def build_card(
     info = dataset_info(data)
     runs = seed_metrics(folder, recipe, metrics, seed_runs)
     citations = [family.row.paper, info.get("citation")]
+    recipe_text = yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True) if recipe else None
     text = ModelCard.from_template(
         card_data=_header(family, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
@@ -115,7 +116,7 @@ def build_card(
         output=family.output,
         data_lines=data_lines(data),
         training_note=_training_note(metrics, (recipe or {}).get("training") or {}),
-        recipe=_fenced(yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True)) if recipe else None,
+        recipe=recipe_text and recipe_text.strip().replace("```", "` ` `"),  # in a block of code, which it cannot end
         citations=[as_text(citation) for citation in citations if citation],
         **family.words(),
     ).content.strip()
@@ -212,11 +213,6 @@ def _hub_backbone(backbone: Any) -> str | None:
     """The backbone's repository on the Hub, where its name has the form of one and is no local path."""
     is_name = isinstance(backbone, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", backbone) and backbone[0] not in "./~"
     return backbone if is_name and not Path(backbone).exists() else None
-
-
-def _fenced(text: str) -> str:
-    """Text for a block of code, which it cannot end."""
-    return text.strip().replace("```", "` ` `")
 
 
 def _training_note(metrics: dict[str, Any] | None, training: dict[str, Any]) -> str:

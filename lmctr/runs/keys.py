@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def key_reference(family: str) -> str:
     """The keys of a family as text, group by group."""
     lines = [f"Keys of a recipe of the family {family}"]
     for key in recipe_keys(family):
-        default = "must be given" if key.default is ... else f"default {_in_yaml(key.default)}"
+        told = json.dumps(key.default) if key.default is None or isinstance(key.default, bool) else key.default
+        default = "must be given" if key.default is ... else f"default {told}"
         lines += ["", f"{key.name}: {key.accepts}; {default}"]
         lines += textwrap.wrap(key.meaning, 100, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
@@ -92,7 +94,3 @@ def _meanings(cls: type) -> dict[str, str]:
                 words = " ".join(text.split())
                 found |= dict.fromkeys(names.split(", "), words[:1].upper() + words[1:])
     return found
-
-
-def _in_yaml(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -172,10 +172,8 @@ class ItemStatistics:
     def latest(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """[`expected`] of several items (C,) at the table's own second or later."""
         start = {"label": self.reader.prior, "value": self.reader.value_prior, "count": 0.0}
-        return {name: _at(places, self.course[f"{name}_at_last"], start[name]) for name in self._course_names()}
-
-    def _course_names(self) -> list[str]:
-        return [name for name in ("label", "value", "count") if name in self.course]
+        own = {name: value for name, value in start.items() if name in self.course}
+        return {name: _at(places, self.course[f"{name}_at_last"], value) for name, value in own.items()}
 
     def taste_numbers(self, places: np.ndarray, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The numbers (C,) of items that users may have a taste for, standardised; `known`: see `expected`."""

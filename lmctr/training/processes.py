@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch.distributed as dist
@@ -123,17 +122,11 @@ def _wait_until_closed(address: str, port: int) -> None:
             time.sleep(0.02)
 
 
-def end_with_parent(worker: int) -> None:
-    """Let a worker of a loader end with the process whose worker it is, however that is killed.
+def end_with_parent(worker: int = 0) -> None:
+    """Let a worker of a loader, or a run of a grid, end with the process whose it is, however that is killed.
 
     torch looks whether the process that forked it is still there. Where workers are forked by a server (Python's default from 3.14 on), that is
     the server, which waits for the workers.
     """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _exit_after(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -127,7 +127,7 @@ def movielens_table(
     fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names if is_known(name)]
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
     for name, chosen in _histories(log).items() if history_length else ():
-        some = chosen.any() if of_train is None else _num_listed(of_train[f"{name}_items"])
+        some = chosen.any() if of_train is None else pc.sum(pc.list_value_length(of_train[f"{name}_items"])).as_py()
         if some if earlier is None else f"{name}_items" in earlier:  # in a log of clicks alone there are no others
             fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
     pieces = [table_piece(table, part) for part, table in tables.items()]
@@ -223,10 +223,6 @@ def _table(
     if log.weight is not None:
         columns["weight"] = pa.array(log.weight[events])
     return pa.table(columns)
-
-
-def _num_listed(lists: pa.ChunkedArray) -> int:
-    return pc.sum(pc.list_value_length(lists)).as_py()
 
 
 def _histories(log: InteractionLog) -> dict[str, np.ndarray]:

@@ -258,7 +258,8 @@ def _as_written(
 ) -> tuple[pa.Table, set[str]]:
     """The table with whole numbers that have zeros in front, or more than 64 bits, as texts; and the words that were read as missing."""
     long = _beyond_64_bits(table)
-    read = [own.name for own, values in zip(table.schema, table.columns) if _may_be_words(own.type, values)]
+    numbers = [own.name for own in table.schema if is_number(own.type)]
+    read = [name for name in numbers if pa.types.is_integer(table[name].type) or table[name].null_count]
     texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
     missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word and word in MISSING_WORDS}
     integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
@@ -375,10 +376,6 @@ def _unanswered(found: Sequence[str]) -> set[str]:
     rest = [word for word in found if word not in MISSING_WORDS]
     has_yes = any(word.strip().lower() in POSITIVE_WORDS for word in rest)
     return {*found} - {*rest} if len(rest) == 2 and has_yes else set()
-
-
-def _may_be_words(kind: pa.DataType, values: pa.ChunkedArray) -> bool:
-    return pa.types.is_integer(kind) or (is_number(kind) and bool(values.null_count))
 
 
 def _are_codes(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> bool:

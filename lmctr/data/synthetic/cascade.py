@@ -286,7 +286,8 @@ class _World:
         log_value = np.concatenate([np.take_along_axis(log_ecpm, ranked, 1), unranked], axis=1)
         widths = (s.num_ranked, s.num_preranked - s.num_ranked, s.num_matched - s.num_preranked)
         stages = np.repeat(np.array([3, 2, 1], np.int8), widths)
-        drawn = [_smallest(draw.random((_BLOCK, width)), quota) for width, quota in zip(widths, quotas.T)]
+        orders = [np.argsort(draw.random((_BLOCK, width)), axis=1) for width in widths]
+        drawn = [np.argsort(order, axis=1) < quota[:, None] for order, quota in zip(orders, quotas.T)]
         of, column = np.nonzero(np.concatenate(drawn, axis=1)[:size])
         place, log_value, stages = place[of, column], log_value[of, column], stages[column]
         counts = counts[:size]
@@ -374,11 +375,6 @@ def _zipf(size: int, exponent: float) -> np.ndarray:
     share = np.arange(1, size + 1) ** -exponent
     total = np.cumsum(share)
     return total / total[-1]
-
-
-def _smallest(keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Mask (B, K) of the `counts` (B,) smallest keys of each row."""
-    return np.argsort(np.argsort(keys, axis=1), axis=1) < counts[:, None]
 
 
 def _best(scores: np.ndarray, count: int) -> np.ndarray:

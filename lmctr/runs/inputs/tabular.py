@@ -354,7 +354,8 @@ class TabularInput(GoingOn, StoredInput):
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         store, processor = self.store, self.store.processor
         rows = {part: self.rows(part) for part in PARTS}
-        task_rates = {part: self._rates(own) for part, own in rows.items()}
+        known = {part: self._known(own).items() for part, own in rows.items()}
+        task_rates = {part: {task: float(np.mean(y == 1)) for task, y in own if len(y)} for part, own in known.items()}
         rates = {part: own[self.tasks[0]] for part, own in task_rates.items() if self.tasks[0] in own}
         config = processor.model_config_values()
         sizes, num_numeric, num_sequences = config["vocab_sizes"], config["num_numeric"], config["num_sequences"]
@@ -396,9 +397,6 @@ class TabularInput(GoingOn, StoredInput):
             return super().data_fingerprint()
         found = whole_fingerprint(self.log, self.log_parts())
         return found if self._statistics_beside == baseline_statistics(self.data) else f"{found}-context"
-
-    def _rates(self, rows: np.ndarray) -> dict[str, float]:
-        return {task: float(np.mean(own == 1)) for task, own in self._known(rows).items() if len(own)}
 
     @property
     def best_auc(self) -> float | None:

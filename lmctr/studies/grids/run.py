@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from lmctr.studies.grids.baselines import compute_baselines, configuration_key, 
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
+from lmctr.training.processes import end_with_parent
 from lmctr.utils import progress
 from lmctr.utils.errors import is_debugging, is_for_users, told
 from lmctr.utils.files import write_text
@@ -268,7 +268,7 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     """Train in this process, with its output in the run's log, and return the exit code that `lmctr train` would."""
     _redirect(str(run.log))
     print(f"$ lmctr {shlex.join(words)}", flush=True)
-    threading.Thread(target=_end_with_the_grid, daemon=True).start()
+    end_with_parent()  # so that the next `grid run` finds the folder free
     try:
         with progress.showing():
             train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
@@ -282,14 +282,6 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
     return 0
-
-
-def _end_with_the_grid() -> None:
-    """A run whose grid was killed ends too, so that the next `grid run` finds its folder free."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _baselines_here(output_dir: Path, recipe: Recipe, seeds: list[int], log: str) -> int:
