@@ -292,9 +292,8 @@ class RankingMetrics:
         """Forget every batch."""
         self.num_impressions = self.num_empty = 0
         self._has_revenue: bool | None = None  # before the first batch
-        self._sums = dict.fromkeys(self._NAMES, 0.0)
-        self._masses = dict.fromkeys(self._NAMES, 0.0)
-        self._counts = dict.fromkeys(self._NAMES, 0)
+        # of the impressions that have a value: the weighted sum of these, the weights, how many
+        self._totals = {name: np.zeros(3) for name in self._NAMES}
 
     def update(
         self,
@@ -332,9 +331,7 @@ class RankingMetrics:
         self.num_empty += int((~real.any(axis=1)).sum())
         for name, value in values.items():
             defined = ~np.isnan(value)
-            self._sums[name] += float((weight[defined] * value[defined]).sum())
-            self._masses[name] += float(weight[defined].sum())
-            self._counts[name] += int(defined.sum())
+            self._totals[name] += (weight[defined] * value[defined]).sum(), weight[defined].sum(), defined.sum()
 
     def merge(self, other: RankingMetrics) -> RankingMetrics:
         """Add what another stream (of another process) saw; returns self. ValueError: other settings."""
@@ -347,9 +344,7 @@ class RankingMetrics:
         self.num_impressions += other.num_impressions
         self.num_empty += other.num_empty
         for name in self._NAMES:
-            self._sums[name] += other._sums[name]
-            self._masses[name] += other._masses[name]
-            self._counts[name] += other._counts[name]
+            self._totals[name] += other._totals[name]
         return self
 
     def compute(self) -> dict[str, float | int | None]:
@@ -368,9 +363,9 @@ class RankingMetrics:
         for name in self._NAMES:
             if name == "revenue_ratio" and not self._has_revenue:
                 continue
-            mass = self._masses[name]
-            result[name] = self._sums[name] / mass if mass else None
-            result[f"{name}_dropped"] = self.num_impressions - self._counts[name]
+            total, mass, count = self._totals[name].tolist()
+            result[name] = total / mass if mass else None
+            result[f"{name}_dropped"] = self.num_impressions - int(count)
         return result | {"num_impressions": self.num_impressions, "num_empty": self.num_empty}
 
 

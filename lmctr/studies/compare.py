@@ -139,7 +139,10 @@ def compare_runs(
     for folder in (RunFolder(Path(path)) for path in (*runs, *others) if Path(path).is_dir()):
         if not folder.finished:
             folder.check_finished()  # of a grid's folder it names a run
-    names = _group_names(runs, others) if others else [_group_name(runs) or "runs"]
+    # what the groups' folders have in common (runs/sink-0 runs/sink-1: "sink")
+    names = [_group_name(group) for group in (runs, others) if group]
+    if not all(names) or len(set(names)) < len(names):
+        names = ["runs", "compared"][: len(names)]
     groups = {
         name: [read_predictions(path, split, label) for path in paths] for name, paths in zip(names, (runs, others))
     }
@@ -173,12 +176,6 @@ def _recipe_differences(run: RunPredictions, other: RunPredictions) -> list[str]
     if None in recipes:
         return None
     return [key for key in differing_keys(*recipes) if key not in _NOT_COMPARED]
-
-
-def _group_names(runs: Sequence[str], others: Sequence[str]) -> list[str]:
-    """What the groups' folders have in common (runs/sink-0 runs/sink-1: "sink"); else "runs" and "compared"."""
-    names = [_group_name(runs), _group_name(others)]
-    return names if all(names) and names[0] != names[1] else ["runs", "compared"]
 
 
 def _group_name(paths: Sequence[str]) -> str:

@@ -700,9 +700,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         save_checkpoint(self.model, self._plain_optimizer(), output_dir)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if self.stages.stage != 2:
-            return False
-        return super()._determine_best_metric(metrics, trial)
+        return self.stages.stage == 2 and super()._determine_best_metric(metrics, trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"

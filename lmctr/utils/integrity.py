@@ -33,10 +33,8 @@ def sha256_of(path: str | Path) -> str:
     key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     if key in _known:
         return _known[key]
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        digest = hashlib.file_digest(file, "sha256")
     if found.st_size >= _SMALL and time.time() - max(found.st_mtime, found.st_ctime) > _SETTLED:
         _known[key] = digest.hexdigest()
     return digest.hexdigest()

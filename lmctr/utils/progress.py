@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 PATIENCE = 2.0  # seconds before anything is shown
 _BETWEEN_BARS = 0.2
 # seconds between lines: the first at least, the second at most, else a quarter of what has passed
@@ -195,18 +193,11 @@ def over(
             work.update(1 if count is None else count(item))
 
 
-def step(what: str) -> Callable[[F], F]:
+@contextmanager
+def step(what: str) -> Iterator[None]:
     """Decorates a function whose calls are a piece of work that is not counted."""
-
-    def decorated(function: F) -> F:
-        @wraps(function)
-        def call(*given: Any, **values: Any) -> Any:
-            with Work(what):
-                return function(*given, **values)
-
-        return call  # type: ignore[return-value]
-
-    return decorated
+    with Work(what):
+        yield
 
 
 @contextmanager

@@ -22,6 +22,8 @@ Vectors = np.ndarray | sp.csr_matrix
 """(I, D) vectors, L2-normalised: float32 array, or sparse rows for TF-IDF."""
 
 _CONFIG, _WEIGHTS, _ENCODER = "retriever.json", "retriever.safetensors", "encoder"
+# of an encoder: nothing here reads it, and who is given the run may
+_NOT_COPIED = shutil.ignore_patterns("*.py", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
 _FORMAT_VERSION = 1
 _MODULES = (
     *("Transformer", "Pooling", "Normalize", "Dense", "Dropout", "LayerNorm", "WeightedLayerPooling", "WordWeights"),
@@ -156,7 +158,7 @@ class TextRetriever:
             config |= {"max_features": self.max_features, "terms": self._terms()}
             save_tensors({"idf": np.asarray(self._vectorizer.idf_, dtype=np.float64)}, folder / _WEIGHTS)
         elif Path(self.encoder).is_dir():
-            shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True, ignore=_code_and_pickles)
+            shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True, ignore=_NOT_COPIED)
             config["encoder"] = None
         else:
             config["encoder"] = self.encoder
@@ -255,13 +257,6 @@ def check_encoder(folder: Path) -> None:
                 )
             if not isinstance(inner, str) or not (path.parent / inner).resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{path}: the path {inner!r} of a module leaves the folder")
-
-
-def _code_and_pickles(folder: str, names: list[str]) -> list[str]:
-    """What is not copied of an encoder: nothing here reads it, and who is given the run may."""
-    return [
-        name for name in names if name.endswith((".py", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib"))
-    ]
 
 
 def cached_vectors(

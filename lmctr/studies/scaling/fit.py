@@ -142,7 +142,10 @@ def run(options: FitOptions) -> None:
         print(f"warning: {note}", file=sys.stderr)
     print("\n".join(found.lines()))
     predictions = found.predict(options.predict) if options.predict else []
-    rows = [_prediction_cells(row, found) for row in predictions]
+    rows = []
+    for row in predictions:
+        band = "-" if row["low"] is None else f"{row['low']:.5g} to {row['high']:.5g}"
+        rows.append([f"{options.x} {row['x']:g}", f"{row['y']:.5g}", band, _beyond(row["x"], found.fit.x)])
     if rows:
         print(text_table([["", options.y, "band", ""], *rows]))
     if folder is not None:
@@ -199,11 +202,6 @@ def analyse(
 
 def _largest(count: int) -> str:
     return "the largest size" if count == 1 else f"the {count} largest sizes"
-
-
-def _prediction_cells(row: dict[str, Any], found: FitAnalysis) -> list[str]:
-    band = "-" if row["low"] is None else f"{row['low']:.5g} to {row['high']:.5g}"
-    return [f"{found.x_name} {row['x']:g}", f"{row['y']:.5g}", band, _beyond(row["x"], found.fit.x)]
 
 
 def _beyond(x: float, measured: np.ndarray) -> str:
