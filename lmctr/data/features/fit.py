@@ -186,7 +186,7 @@ class Fitter:
         for name, counts in self._counts.items():
             owner, counts = by_name[name], self._settle(name, counts)
             state.vocabularies[name] = Vocabulary.from_counts(counts, owner.first_id, owner.min_count, owner.max_size)
-        for field_, values in zip(self._quantile, self._sample.columns()):
+        for field_, values in zip(self._quantile, self._sample.values):
             state.bounds[field_.name] = _inner_bounds(values, field_.num_bins)
         state.statistics = {"num_rows": self.num_rows, "fields": {}}
         if self.labels and self._labelled:
@@ -234,22 +234,18 @@ class _RowSample:
     def __init__(self, width: int, size: int, seed: int) -> None:
         self._size, self._random = size, np.random.default_rng(seed)
         self._keys = np.zeros(0)
-        self._values = np.zeros((width, 0))
+        self.values = np.zeros((width, 0))  # (width, R) of the rows that are kept
         self._highest = 1.0
 
     def add(self, columns: list[np.ndarray]) -> None:
         keys = self._random.random(len(columns[0]))
         taken = np.flatnonzero(keys < self._highest)
         self._keys = np.concatenate([self._keys, keys[taken]])
-        self._values = np.concatenate([self._values, np.stack([column[taken] for column in columns])], axis=1)
+        self.values = np.concatenate([self.values, np.stack([column[taken] for column in columns])], axis=1)
         if len(self._keys) > self._size:
             kept = np.argpartition(self._keys, self._size)[: self._size]
-            self._keys, self._values = self._keys[kept], self._values[:, kept]
+            self._keys, self.values = self._keys[kept], self.values[:, kept]
             self._highest = float(self._keys.max())
-
-    def columns(self) -> np.ndarray:
-        """(width, R) float64."""
-        return self._values
 
 
 def _inner_bounds(values: np.ndarray, num_bins: int) -> np.ndarray:

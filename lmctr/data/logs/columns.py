@@ -286,9 +286,7 @@ def to_labels(
     if not is_number(kind):
         raise ValueError(f"{place(source, column)}: labels of type {kind} are not accepted. {rule}")
     numbers = array.to_numpy(zero_copy_only=False)
-    bad = np.ones(len(numbers), dtype=bool)
-    for value in accepted:
-        bad &= numbers != value
+    bad = ~np.isin(numbers, accepted)
     refuse(bad, array, column, source, "are other than " + " and ".join(map(str, accepted)), rule)
     return numbers.astype(np.int8)
 

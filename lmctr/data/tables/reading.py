@@ -10,7 +10,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,6 @@ _SHARE = 20
 _NUMBER = r"^\s*[+-]?(\d+{0}?\d*|{0}\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 MISSING_WORDS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 """Words of text files that are no number but a missing one."""
-
-
-@dataclass(frozen=True)
-class _Writing:
-    """How a CSV file is written."""
-
-    delimiter: str
-    names: Sequence[str] | None
-    decimal: str
-    na_values: tuple[str, ...]
 
 
 _CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
@@ -123,7 +112,7 @@ def stream_file(
     else:
         if delimiter is None:
             delimiter = "\t" if kind == "tsv" else _default_delimiter(path, columns, names)
-        stream = _stream_csv(path, columns, _Writing(delimiter, names, decimal, tuple(na_values or ())), block_size)
+        stream = _stream_csv(path, columns, block_size, delimiter, names, decimal, tuple(na_values or ()))
     first = 1
     for table in _ahead(stream):
         if table.num_rows:
@@ -204,11 +193,17 @@ def _opened(path: Path) -> pa.NativeFile:
 
 
 def _stream_csv(
-    path: Path, columns: Mapping[str, str] | None, writing: _Writing, block_size: int
+    path: Path,
+    columns: Mapping[str, str] | None,
+    block_size: int,
+    sign: str,
+    given: Sequence[str] | None,
+    decimal: str,
+    na_values: tuple[str, ...],
 ) -> Iterator[pa.Table]:
     # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
-    quoted, delimiter = len(writing.delimiter) == 1, writing.delimiter if len(writing.delimiter) == 1 else ONE_SIGN
-    parse, names = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False), writing.names
+    quoted, delimiter = len(sign) == 1, sign if len(sign) == 1 else ONE_SIGN
+    parse, names = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False), given
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
     wanted = None if columns is None else list(columns)
@@ -216,8 +211,8 @@ def _stream_csv(
     with _opened(path) as stream:
         for block in _line_blocks(stream, block_size, path, quoted):
             if not quoted:
-                block = block.replace(writing.delimiter.encode(), ONE_SIGN.encode())
-            if names is not None and names is writing.names:
+                block = block.replace(sign.encode(), ONE_SIGN.encode())
+            if names is not None and names is given:
                 names = names_of_first(first_rows(block[:HEAD], delimiter, quoted), names, str(path), delimiter)
             if names is None:
                 block = block.lstrip(b"\r\n")
@@ -232,9 +227,9 @@ def _stream_csv(
             convert = pacsv.ConvertOptions(
                 column_types=types,
                 include_columns=wanted,
-                null_values=[*MISSING_WORDS, *writing.na_values],
+                null_values=[*MISSING_WORDS, *na_values],
                 strings_can_be_null=False,
-                decimal_point=writing.decimal,
+                decimal_point=decimal,
             )
             try:
                 table = _parsed(block, (read, parse, convert), types, is_first=not done)
@@ -245,7 +240,7 @@ def _stream_csv(
                     types.setdefault(field.name, field.type)
                 if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
                     raise _bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
-            yield _without(table, writing.na_values)
+            yield _without(table, na_values)
             done += table.num_rows
 
 
@@ -361,10 +356,8 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
             read = pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
             try:
                 table = pajson.read_json(io.BytesIO(block), read)
-                found = [
-                    name for name, kind in (columns or {}).items() if kind == "text" and name in table.column_names
-                ]
-                other = [name for name in found if _reads_otherwise(table[name])]
+                texts = [name for name in table.column_names if (columns or {}).get(name) == "text"]
+                other = [name for name in texts if _reads_otherwise(table[name])]
                 table = as_written(table, block.splitlines(), other, done + 1) if other else table
             except pa.ArrowInvalid as error:
                 table = json_of_mixed(path, error, block.splitlines(), columns or {}, columns, done)
