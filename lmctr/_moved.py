@@ -61,6 +61,7 @@ _MOVES = {
     "cli.analyze_": "studies.analyses.",
     "cli.benchmark_tools": "benchmarks.harness",
     "cli.benchmark_": "benchmarks.",
+    "analysis.plots_importance": "analysis.plots_report",
 }
 
 

@@ -16,7 +16,6 @@ from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import read_delimited
 
 from .files import Published
-from .reception import earlier_reception
 
 INFO = DatasetInfo(
     name="movielens",
@@ -38,6 +37,10 @@ BEHAVIORS = {
 }
 """Feedback names by what a rating shows of itself in a history; a rating of n half stars has the code n."""
 _SECONDS_PER_YEAR = 365.25 * 86_400
+# words by number of earlier ratings and by their share of positive ones; the upper ends are exclusive
+_FAME = ((4, "rare"), (12, "known"), (40, "popular"), (np.inf, "famous"))
+_LIKING = ((0.40, "hated"), (0.52, "disliked"), (0.62, "mixed"), (0.72, "liked"), (0.82, "praised"), (np.inf, "loved"))
+_STRENGTH = 3.0  # earlier ratings that the overall share counts for
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def load_movielens(
         A log whose catalogue has the columns `item_id`, `title` (as in the file: "Matrix, The (1999)"), `genres` (list of strings,
         empty for "(no genres listed)"), `year` (from the title, null where it has none), and from the file's ratings before the
         log's first event: `earlier_ratings` (their number) and `reception` (words such as "popular praised", null without
-        earlier ratings; see [`earlier_reception`]). Every movie of the file is included. `feedback_values` are the stars (unknown for tags).
+        earlier ratings). Every movie of the file is included. `feedback_values` are the stars (unknown for tags).
         The 1M variant also has `users` (gender, age, occupation, zip). Tags are those of the users and of the period that the
         filters keep; they count for neither filter.
 
@@ -216,13 +219,24 @@ def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
 def _with_reception(
     catalogue: pa.Table, arrays: dict[str, np.ndarray], keep: np.ndarray, positive_above: float
 ) -> pa.Table:
-    """The catalogue with what the ratings before the log's first event say of each movie."""
+    """The catalogue with what the ratings before the log's first event say of each movie: their number, and words such as "popular praised" by that
+    and by the share of positive ones, smoothed towards that of all; null without any. Nothing of a sample or of what came after it is told."""
     earlier = arrays["time"] < arrays["time"][keep].min()
     ids = catalogue["item_id"].to_numpy()
     order = np.argsort(ids)
     rows = order[np.searchsorted(ids, arrays["item"][earlier], sorter=order)]
-    counts, words = earlier_reception(rows, arrays["rating"][earlier] > positive_above, len(ids))
-    return catalogue.append_column("earlier_ratings", counts).append_column("reception", words)
+    positive = arrays["rating"][earlier] > positive_above
+    count = np.bincount(rows, minlength=len(ids))
+    overall = float(positive.mean()) if len(positive) else 0.0
+    share = (np.bincount(rows, weights=positive, minlength=len(ids)) + _STRENGTH * overall) / (count + _STRENGTH)
+    fame, liking = (
+        np.array([word for _, word in words])[np.digitize(values, [end for end, _ in words[:-1]])]
+        for words, values in ((_FAME, count), (_LIKING, share))
+    )
+    told = pa.array(np.char.add(np.char.add(fame, " "), liking), mask=count == 0)
+    return catalogue.append_column("earlier_ratings", pa.array(count.astype(np.int32))).append_column(
+        "reception", told
+    )
 
 
 def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, progress: bool) -> dict[str, np.ndarray]:

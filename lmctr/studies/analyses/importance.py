@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lmctr.analysis.importance import Importance, column_importance
-from lmctr.analysis.plots_importance import plot_importance
+from lmctr.analysis.plots_report import plot_importance
 from lmctr.runs.folder import RunFolder
 from lmctr.studies.analyses.common import Measure, OpenedRun
 from lmctr.utils.tables import text_table
