@@ -7,7 +7,7 @@ source, the column, the number of bad values and the first bad rows, counted fro
 from __future__ import annotations
 
 import calendar
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.logs.columns import place, with_zone_names
 from lmctr.data.reading import TO_UTF8
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
@@ -249,7 +250,8 @@ def parse_time(value: str | None, time_format: str) -> int | None:
 def field_numbers(field: Field, rows: Rows) -> np.ndarray:
     """(N,) float64 of a numeric field's column, NaN where missing; of times the days, see `extract`."""
     if field.extract is None:
-        return numbers(rows.column(field.source_column), field.source_column, rows)
+        accepted = accepted_numbers(field.written) if field.written else _NAMES
+        return numbers(rows.column(field.source_column), field.source_column, rows, accepted, field.written)
     if field.last is not None:
         since = replace(field, until=None, until_format=None)
         return field_numbers(field.last, rows) - field_numbers(since, rows)
@@ -260,8 +262,10 @@ def field_numbers(field: Field, rows: Rows) -> np.ndarray:
 _NAMES = "Declare the field as categorical if it has names."
 
 
-def numbers(array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES) -> np.ndarray:
-    """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing; `accepted` is said of other texts."""
+def numbers(
+    array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES, written: Mapping[str, str] | None = None
+) -> np.ndarray:
+    """(N,) float64 of a numeric column (or text that holds numbers, `written` so), NaN where missing; `accepted` is said of other texts."""
     array = decoded(array)
     kind = array.type
     if pa.types.is_null(kind):
@@ -269,7 +273,7 @@ def numbers(array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES) ->
     if is_text(kind):
         text = without_empty(pc.utf8_trim_whitespace(array))
         try:
-            array = text.cast(pa.float64())
+            array = numbers_in(text, **written) if written else text.cast(pa.float64())
         except pa.ArrowInvalid:
             array = pa.array([_number(value) for value in text.to_pylist()], pa.float64())
         bad = pc.and_(pc.is_null(array), pc.is_valid(text)).to_numpy(zero_copy_only=False)

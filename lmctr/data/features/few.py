@@ -262,7 +262,7 @@ def _numbers(columns: Mapping[str, Sequence[Any]], field: Field) -> Sequence[flo
         return since if field.last is None else _days(columns[field.until], field.last) - since
     if set(map(type, given)) <= {float, int, _NONE}:
         return given
-    if len({isinstance(value, str) for value in given if value is not None}) > 1:
+    if field.written or len({isinstance(value, str) for value in given if value is not None}) > 1:
         raise _NotPlain
     return [_number(value) for value in given]
 
