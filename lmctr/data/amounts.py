@@ -45,7 +45,7 @@ def numbers_in(texts: pa.Array, decimal: str = ".", thousands: str | None = None
     if unit is not None:
         unit = re.escape(unit.strip())
         texts = pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*", r"\1")
-        texts = pc.replace_substring_regex(texts, rf"(\d[.,]?)\s*{unit}$", r"\1")
+        texts = pc.replace_substring_regex(texts, rf"(\d)\s*{unit}$", r"\1")
     if thousands is not None:
         sign = r"[ \x{a0}\x{202f}]" if thousands == " " else re.escape(thousands)
         groups = rf"^[+-]?\d{{1,3}}({sign}\d{{3}})+(\{decimal}\d*)?$"

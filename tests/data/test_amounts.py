@@ -31,6 +31,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
         (["1,23,456", "7"], None, None),
         (["12.05.2020", "13.05.2020"], None, None),
         (["10:15"], None, None),
+        (["1.xml", "2.xml"], None, None),
         (["1-2", "3-4"], None, None),
         (["", "a"], None, None),
         ([], None, None),
