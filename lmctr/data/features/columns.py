@@ -301,13 +301,13 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
     if pa.types.is_null(kind):
         return pa.array([], pa.string()), np.zeros(len(array), dtype=np.int64)
     if is_text(kind):
-        if field.separator is None:
+        if field.separator is None and not field.words:
             raise ValueError(
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
-                "set separator, or pass lists."
+                "set separator (words: true for the words of texts), or pass lists."
             )
         # an empty list, not one of an empty text
-        array = pc.split_pattern(without_empty(array), field.separator)
+        array = words_of_texts(array) if field.words else pc.split_pattern(without_empty(array), field.separator)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_type))
@@ -317,6 +317,12 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
             "a separator."
         )
     return array.flatten(), _filled(pc.list_value_length(array), 0).astype(np.int64)
+
+
+def words_of_texts(texts: pa.Array) -> pa.Array:
+    """(N,) lists of the words of texts: runs of letters and digits, in lower case."""
+    apart = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\pL\pM\pN]+", " "))
+    return pc.split_pattern(without_empty(apart), " ")
 
 
 def list_entries(field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:

@@ -32,7 +32,7 @@ _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
     "numeric": (*_COMMON, *_DAYS, *WRITTEN, "before", "transform", "num_bins", "missing", "fill_value"),
     "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "time_column"),
-    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep"),
+    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "words"),
 }
 
 
@@ -76,6 +76,7 @@ class Field:
         fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.
         separator: splits text into values; without it the column holds lists.
+        words: True: multi-value fields: the values are the words of a text, its runs of letters and digits in lower case.
         weight_separator: entries are texts of a value and its weight with this between them ("red:0.5" with ":"), and the list becomes the
             weighted mean of its vectors; weights are at least 0.
         keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
@@ -108,6 +109,7 @@ class Field:
     fill_value: float | None = None
     max_length: int = 50
     separator: str | None = None
+    words: bool = False
     weight_separator: str | None = None
     keep: str | None = None
     time_column: str | None = None
@@ -255,6 +257,8 @@ class Field:
                 raise ValueError(
                     f"{where}: {key}={getattr(self, key)!r} is no strptime format such as '%Y-%m-%d %H:%M'."
                 )
+        if not isinstance(self.words, bool) or (self.words and (self.separator or self.weight_separator)):
+            raise ValueError(f"{where}: words={self.words!r}; accepted: true, without a separator, or false.")
         check_written(where, self.decimal, self.thousands, self.unit)
         if self.written and self.extract is not None:
             raise ValueError(f"{where}: {next(iter(self.written))} belongs to fields without extract.")

@@ -37,7 +37,7 @@ VECTORS = "vectors, which are no lists of categories; data.pretrained takes thos
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _DONE = {
     "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
-    "survived",
+    "succeeded", "success", "successful", "survived", "won",
 }  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most

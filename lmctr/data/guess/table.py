@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
-from lmctr.data.features.columns import Rows, field_numbers
+from lmctr.data.features.columns import Rows, field_numbers, words_of_texts
 from lmctr.data.features.fields import DAYS, Field
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.splits import PARTS
@@ -37,6 +37,7 @@ _DENSE = 0.9  # share of the numbers between the least and the largest that name
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _MANY, _ALMOST = 50, 0.9  # different texts, and their share of the rows, above which they name the row
 _BINS = 32
+_WORDS, _COMES_AGAIN = 200, 3  # most words of a text that are read, and texts that a word stands in to be one of prose
 _AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last", "next", "resolved", "returned", "status", "termination", "updated"}  # fmt: skip
 _LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
@@ -386,7 +387,8 @@ class _TableGuesser(Guesser):
             why = f"lists, parted by {separator!r}" + (", of values and, behind ':', their weights" if weights else "")
             fields = [{"name": name, "type": "multi_value", "separator": separator, **weights}]
         elif distinct > _MANY and distinct > _ALMOST * len(values):
-            left_out = "another value on (almost) every row"
+            why, fields = "texts, read as their words", [self._words(name, values)] if _is_prose(values) else []
+            left_out = None if fields else "another value on (almost) every row"
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
             fields = [self._category(name, texts)]
@@ -485,6 +487,13 @@ class _TableGuesser(Guesser):
         ]
 
     @staticmethod
+    def _words(name: str, texts: pa.Array) -> dict[str, Any]:
+        """The field of the words of texts: as many as most of them have."""
+        counts = pc.list_value_length(words_of_texts(texts))
+        most = int(np.ceil(np.quantile(counts.to_numpy(zero_copy_only=False), 0.95)))
+        return {"name": name, "type": "multi_value", "words": True, "min_count": 3, "max_length": min(most, _WORDS)}
+
+    @staticmethod
     def _may_be_code(values: pa.Array, distinct: int) -> bool | None:
         """Whether numbers name things: surely (few whole ones), surely not (fractions, or too many to be met again), or None."""
         if not pa.types.is_integer(values.type) or distinct * _FEWEST_OF_CODE > len(values):
@@ -502,6 +511,16 @@ def _clock(texts: pa.Array) -> str | None:
         if pc.all(pc.match_substring_regex(texts, rf"^\s*([01]?\d|2[0-3]):[0-5]\d{seconds}\s*$")).as_py():
             return form
     return None
+
+
+def _is_prose(values: pa.Array) -> bool:
+    """Whether texts have two words or more on average, most of which come again in others: no names of rows, addresses of pages or of mail."""
+    if not is_text(values.type) or pc.mean(pc.match_substring_regex(values, "://|@").cast(pa.int8())).as_py() > 0.5:
+        return False
+    words = pc.list_flatten(words_of_texts(values))
+    words = words.filter(pc.match_substring_regex(words, r"^\D\D"))
+    counts = pc.value_counts(words).field("counts").to_numpy(zero_copy_only=False)
+    return len(words) >= 2 * len(values) and bool(counts[counts >= _COMES_AGAIN].sum() >= 0.5 * len(words))
 
 
 def _are_weighted(values: pa.Array, separator: str) -> bool:
