@@ -116,14 +116,18 @@ def test_a_bound_says_which_numbers_are_clicks(tmp_path, label, rule):
     assert guess_table(write(tmp_path / "t.csv", more), {"label": label}).schema["label"] == {"column": name, **rule}
 
 
-def test_numbers_with_signs_of_thousands_in_logs_are_said(tmp_path):
+def test_numbers_with_signs_in_logs_are_numbers(tmp_path):
     amounts = [f'"{1000 + 7 * row:,}"' for row in range(ROWS)]
-    items = {"item_id": list(range(120)), "price": amounts[:120], "brand": ["ab", "c"] * 60}
+    items = {"item_id": list(range(120)), "price": [f"{row},5 kg" for row in range(120)], "brand": ["ab", "c"] * 60}
+    items["price"] = [f'"{price}"' for price in items["price"]]
     guess = guess_log(write(tmp_path / "e.csv", table(paid=amounts)), write(tmp_path / "i.csv", items))
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
-    words = "; numbers as texts such as '1,000': without"
-    assert said["paid"].startswith(f"left out: another value on (almost) every row{words}")
-    assert said["price"].startswith(f"items column: texts{words}")
+    assert said["paid"] == "context: numbers, written as '1,000'"
+    assert said["price"] == "items column: numbers, written as '0,5 kg'"
+    assert guess.schema["columns"]["context"]["paid"] == {"column": "paid", "type": "number", "thousands": ","}
+    price = {"column": "price", "type": "number", "decimal": ",", "unit": "kg"}
+    assert guess.schema["catalogue"]["columns"]["price"] == price
+    assert "price" not in guess.item_categories
     assert guess.title is None
 
 

@@ -419,41 +419,50 @@ def test_another_column_without_a_name_is_named_by_its_place(columns, place, tmp
         table_source(path, "clicked")
 
 
-def test_what_people_write_as_text_is_said(tmp_path):
-    guess = guess_table(
-        write(
-            tmp_path / "e.csv",
-            clicks(income=['"$84,835.00"', '"$1.50 "'] * (ROWS // 2), date=["noon", "later"] * (ROWS // 2)),
-        )
-    )
-    said = {found.column: found for found in guess.guesses}
-    assert (
-        "; numbers as texts such as '$84,835.00': without signs of money, percent and thousands (12345.67)"
-        in said["income"].why
-    )
-    assert "called like a time" in said["date"].why
-    assert not said["income"].sure
+def test_what_is_called_a_time_and_is_none_is_said(tmp_path):
+    guess = guess_table(write(tmp_path / "e.csv", clicks(date=["noon", "later"] * (ROWS // 2))))
+    assert "called like a time" in {found.column: found.why for found in guess.guesses}["date"]
 
 
-def test_numbers_with_signs_of_thousands_are_said_where_they_are_left_out(tmp_path):
+def test_numbers_with_signs_are_read_as_numbers(tmp_path):
     """And lists of three-digit numbers are lists, plain numbers with blanks around them no amounts."""
-    price = [f'"{1000 + 7 * row:,}"' for row in range(ROWS)]
-    preis = [f'"{1000 + row},42"' for row in range(ROWS)]
-    sizes = ['"100,250"', '"250,500,750"', '"500"', '"750,100"'] * (ROWS // 4)
-    guess = guess_table(
-        write(tmp_path / "e.csv", clicks(price=price, tags=sizes, plain=['" 12"', '"7 "'] * (ROWS // 2), preis=preis))
-    )
+    columns = {
+        "income": ['"$84,835.00"', '"$1.50 "'] * (ROWS // 2),
+        "cost": [f'"{1000 + 7 * row:,}"' for row in range(ROWS)],
+        "preis": [f'"{1000 + row},42"' for row in range(ROWS)],
+        "years": [f"{18 + row % 40} years" for row in range(ROWS)],
+        "tags": ['"100,250"', '"250,500,750"', '"500"', '"750,100"'] * (ROWS // 4),
+        "plain": ['" 12"', '"7 "'] * (ROWS // 2),
+    }
+    guess = guess_table(write(tmp_path / "e.csv", clicks(**columns)))
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
-    assert said["price"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money, percent and thousands "
-        "(12345.67) they are read as numbers"
-    )
-    assert said["preis"] == (
-        "left out: another value on (almost) every row; numbers as texts such as '1000,42': with a decimal point and no signs of money, percent and thousands "
-        "(12345.67) they are read as numbers"
-    )
+    fields = {field["name"]: field for field in guess.schema["fields"]}
+    assert said["income"] == "field: numbers; written as '$84,835.00'"
+    number = {"type": "numeric", "before": "log1p", "transform": "standardize"}
+    assert fields["income"] == {"name": "income", "unit": "$", "thousands": ",", **number}
+    assert fields["cost_bin"]["thousands"] == ","
+    assert fields["preis"] == {"name": "preis", "decimal": ",", **number}
+    assert fields["years_number"] == {"name": "years_number", "column": "years", "unit": "years", **number}
+    assert fields["years"]["type"] == "categorical"
     assert said["tags"] == "field: lists, parted by ','"
-    assert "numbers as texts" not in said["plain"]
+    assert "written as" not in said["plain"]
+
+
+def test_times_of_day_in_a_text_file_are_hours_and_parts_of_a_day(tmp_path):
+    of_day = [f"{row % 24}:{row * 7 % 60:02d}" for row in range(ROWS)]
+    path = tmp_path / "e.csv"
+    sample = write(path, clicks(opens=of_day, shuts=[f"{one}:30" for one in of_day]))
+    fields = {field["name"]: field for field in guess_table(sample).schema["fields"]}
+    keys = ("column", "extract", "time_format")
+    assert [fields["opens_hour"][key] for key in keys] == ["opens", "hour", "%H:%M"]
+    assert [fields["opens_of_day"][key] for key in keys] == ["opens", "days", "%H:%M"]
+    assert fields["shuts_of_day_bin"]["time_format"] == "%H:%M:%S"
+    read = [fields["opens_hour"], fields["opens_of_day"] | {"transform": "raw"}]
+    source = table_source(path, "clicked", fields=read)
+    batch = TabularFeatureProcessor(read, label="clicked").fit(source)(
+        [{"opens": "0:00"}, {"opens": "18:00"}], return_tensors="np"
+    )
+    assert np.diff(batch["numeric_values"][:, 0]).item() == pytest.approx(0.75, abs=2e-3)  # float32 of days since 1970
 
 
 def test_what_is_filled_after_the_label_is_no_field(tmp_path):
@@ -515,9 +524,9 @@ def test_prose_that_holds_the_sign_of_lists_is_no_list(tmp_path):
     longest = ["Small electric appliances for the kitchen", "Paper, printed matter and fine stationery"]
     kinds = [longest[row % 2] + "|" + longest[row % 3 % 2] for row in range(ROWS)]
     guess = guess_table(write(tmp_path / "e.csv", clicks(prose=prose, authors=authors, kinds=kinds), ";"))
-    fields = {field["name"]: field["type"] for field in guess.schema["fields"]}
-    assert "prose" not in fields
-    assert fields["authors"] == fields["kinds"] == "multi_value"
+    fields = {field["name"]: field for field in guess.schema["fields"]}
+    assert fields["prose"]["words"]
+    assert fields["authors"]["separator"] == fields["kinds"]["separator"] == "|"
 
 
 def test_line_ends_inside_a_text_and_columns_without_names(tmp_path):

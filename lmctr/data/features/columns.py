@@ -7,7 +7,7 @@ source, the column, the number of bad values and the first bad rows, counted fro
 from __future__ import annotations
 
 import calendar
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.logs.columns import place, with_zone_names
 from lmctr.data.reading import TO_UTF8
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
@@ -249,7 +250,8 @@ def parse_time(value: str | None, time_format: str) -> int | None:
 def field_numbers(field: Field, rows: Rows) -> np.ndarray:
     """(N,) float64 of a numeric field's column, NaN where missing; of times the days, see `extract`."""
     if field.extract is None:
-        return numbers(rows.column(field.source_column), field.source_column, rows)
+        accepted = accepted_numbers(field.written) if field.written else _NAMES
+        return numbers(rows.column(field.source_column), field.source_column, rows, accepted, field.written)
     if field.last is not None:
         since = replace(field, until=None, until_format=None)
         return field_numbers(field.last, rows) - field_numbers(since, rows)
@@ -260,8 +262,10 @@ def field_numbers(field: Field, rows: Rows) -> np.ndarray:
 _NAMES = "Declare the field as categorical if it has names."
 
 
-def numbers(array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES) -> np.ndarray:
-    """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing; `accepted` is said of other texts."""
+def numbers(
+    array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES, written: Mapping[str, str] | None = None
+) -> np.ndarray:
+    """(N,) float64 of a numeric column (or text that holds numbers, `written` so), NaN where missing; `accepted` is said of other texts."""
     array = decoded(array)
     kind = array.type
     if pa.types.is_null(kind):
@@ -269,7 +273,7 @@ def numbers(array: pa.Array, column: str, rows: Rows, accepted: str = _NAMES) ->
     if is_text(kind):
         text = without_empty(pc.utf8_trim_whitespace(array))
         try:
-            array = text.cast(pa.float64())
+            array = numbers_in(text, **written) if written else text.cast(pa.float64())
         except pa.ArrowInvalid:
             array = pa.array([_number(value) for value in text.to_pylist()], pa.float64())
         bad = pc.and_(pc.is_null(array), pc.is_valid(text)).to_numpy(zero_copy_only=False)
@@ -297,13 +301,13 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
     if pa.types.is_null(kind):
         return pa.array([], pa.string()), np.zeros(len(array), dtype=np.int64)
     if is_text(kind):
-        if field.separator is None:
+        if field.separator is None and not field.words:
             raise ValueError(
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
-                "set separator, or pass lists."
+                "set separator (words: true for the words of texts), or pass lists."
             )
         # an empty list, not one of an empty text
-        array = pc.split_pattern(without_empty(array), field.separator)
+        array = words_of_texts(array) if field.words else pc.split_pattern(without_empty(array), field.separator)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_type))
@@ -313,6 +317,12 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
             "a separator."
         )
     return array.flatten(), _filled(pc.list_value_length(array), 0).astype(np.int64)
+
+
+def words_of_texts(texts: pa.Array) -> pa.Array:
+    """(N,) lists of the words of texts: runs of letters and digits, in lower case."""
+    apart = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\pL\pM\pN]+", " "))
+    return pc.split_pattern(without_empty(apart), " ")
 
 
 def list_entries(field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:

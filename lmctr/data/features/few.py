@@ -8,6 +8,7 @@ valid one is left to [`lmctr.data.features.transform`], which knows all kinds an
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -35,6 +36,7 @@ _LONGEST = 64  # of such a value
 _AT_ONCE = 500  # that may come to be kept of a field at once
 _MANY = 100  # new values of a field, from which on columns are faster
 _ENTRIES = 20_000  # of lists, beyond which columns are faster
+_WORD = re.compile("[a-z0-9]+")  # of a text of ASCII
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -262,7 +264,7 @@ def _numbers(columns: Mapping[str, Sequence[Any]], field: Field) -> Sequence[flo
         return since if field.last is None else _days(columns[field.until], field.last) - since
     if set(map(type, given)) <= {float, int, _NONE}:
         return given
-    if len({isinstance(value, str) for value in given if value is not None}) > 1:
+    if field.written or len({isinstance(value, str) for value in given if value is not None}) > 1:
         raise _NotPlain
     return [_number(value) for value in given]
 
@@ -271,6 +273,10 @@ def _entries(value: Any, field: Field) -> Sequence[Any]:
     """The entries of a list, or of a text with a separator."""
     if value is None:
         return []
+    if isinstance(value, str) and field.words:
+        if not value.isascii():
+            raise _NotPlain
+        return _WORD.findall(value.lower())
     if isinstance(value, str) and field.separator is not None:
         return value.split(field.separator) if value else []
     if not isinstance(value, (list, tuple)):

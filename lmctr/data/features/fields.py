@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
+from lmctr.data.amounts import WRITTEN, check_written
 from lmctr.utils.suggest import did_you_mean, refuse_unknown, unknown_key_message
 
 from .canonical import VALUE_TYPES
@@ -29,9 +30,9 @@ _VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with"
 _DAYS = ("extract", "time_format", "until", "until_format")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
-    "numeric": (*_COMMON, *_DAYS, "before", "transform", "num_bins", "missing", "fill_value"),
+    "numeric": (*_COMMON, *_DAYS, *WRITTEN, "before", "transform", "num_bins", "missing", "fill_value"),
     "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "time_column"),
-    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep"),
+    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "words"),
 }
 
 
@@ -62,6 +63,8 @@ class Field:
             UTC.
         until, until_format: numeric fields of `extract` "days": another column of times, and its format; the value is the days up to that one, so that a
             date of birth and the row's own time make an age.
+        decimal, thousands, unit: numeric fields, how their texts are written: "$84,835.00" with `thousands` "," and `unit` "$"; "1.234,50 kg" with `decimal`
+            ",", `thousands` "." and `unit` "kg". Without thousands or unit a text is a number too; another unit is an error. What is a number already is it.
         cross: two other categorical fields, whose values together are the value: missing where either is. Take a `min_count` above 1, or
             `hash_buckets`, where the pairs are many.
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))
@@ -73,6 +76,7 @@ class Field:
         fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.
         separator: splits text into values; without it the column holds lists.
+        words: True: multi-value fields: the values are the words of a text, its runs of letters and digits in lower case.
         weight_separator: entries are texts of a value and its weight with this between them ("red:0.5" with ":"), and the list becomes the
             weighted mean of its vectors; weights are at least 0.
         keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
@@ -95,6 +99,9 @@ class Field:
     time_format: str | None = None
     until: str | None = None
     until_format: str | None = None
+    decimal: str = "."
+    thousands: str | None = None
+    unit: str | None = None
     cross: list[str] | None = None
     before: str | None = None
     transform: str = "raw"
@@ -102,6 +109,7 @@ class Field:
     fill_value: float | None = None
     max_length: int = 50
     separator: str | None = None
+    words: bool = False
     weight_separator: str | None = None
     keep: str | None = None
     time_column: str | None = None
@@ -137,6 +145,12 @@ class Field:
     def first_id(self) -> int:
         """Id of the first known value: 2, or 3 where missing values have an id of their own."""
         return FIRST_ID + (self.missing == "own_id")
+
+    @property
+    def written(self) -> dict[str, str]:
+        """How the texts of its numbers are written, where not as usual."""
+        own = {key: getattr(self, key) for key in WRITTEN}
+        return {key: value for key, value in own.items() if value != getattr(Field, key)}
 
     @property
     def owns_vocabulary(self) -> bool:
@@ -243,6 +257,11 @@ class Field:
                 raise ValueError(
                     f"{where}: {key}={getattr(self, key)!r} is no strptime format such as '%Y-%m-%d %H:%M'."
                 )
+        if not isinstance(self.words, bool) or (self.words and (self.separator or self.weight_separator)):
+            raise ValueError(f"{where}: words={self.words!r}; accepted: true, without a separator, or false.")
+        check_written(where, self.decimal, self.thousands, self.unit)
+        if self.written and self.extract is not None:
+            raise ValueError(f"{where}: {next(iter(self.written))} belongs to fields without extract.")
         if self.fill_value is not None and (
             isinstance(self.fill_value, bool) or not isinstance(self.fill_value, (int, float))
         ):

@@ -192,7 +192,7 @@ class TabularFeatureProcessor(FittedExtractor):
         kinds: dict[str, str] = {}
         for field in self.fields:
             for column in field.columns():
-                kind = "number" if field.type == "numeric" else "text"
+                kind = "number" if field.type == "numeric" and not field.written else "text"
                 if field.extract is not None:
                     form = field.until_format if column == field.until else field.time_format
                     kind = "any" if form is None else "text"

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import how_written, numbers_in
 from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.schema import RULES, LabelSpec
 from lmctr.data.logs.table import POSITIVE_WORDS, follows
@@ -36,7 +37,7 @@ VECTORS = "vectors, which are no lists of categories; data.pretrained takes thos
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _DONE = {
     "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
-    "survived",
+    "succeeded", "success", "successful", "survived", "won",
 }  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
@@ -45,8 +46,6 @@ _BEFORE = {
     "average", "avg", "count", "expected", "last", "mean", "n", "num", "number", "past", "predicted", "prev", "previous", "prior",
 }  # fmt: skip
 _BY_CHANCE = 20  # rows that chance would put where there are none
-_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*[%$€£¥]?\s*$"
-_DECIMAL_COMMA = r"^\s*-?(?:\d{1,3}(?:[.' ]\d{3})+|\d+)(?:,\d+)?\s*[%$€£¥]?\s*$"
 _DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}($|[ T])"
 _NAMELESS = (
     "has no name, as an index that pandas wrote, or what stands behind a last separator; give it one to read it"
@@ -409,22 +408,18 @@ class Guesser:
             )
         return clicks
 
-    # ---- amounts and lists ------------------------------------------------------------------------------------------------------
+    # ---- numbers in texts, and lists ------------------------------------------------------------------------------------------------------
 
-    def _amounts(self, values: pa.Array, plain: str) -> str:
-        """What is said of a column of texts that are numbers with signs of money or of thousands, or with decimal commas; nothing of others, and of
-        lists."""
-        forms = {
-            _AMOUNT: "without signs of money, percent and",
-            _DECIMAL_COMMA: "with a decimal point and no signs of money, percent and",
-        }
-        told = (own for form, own in forms.items() if pc.all(pc.match_substring_regex(values, form)).as_py())
-        if not is_text(values.type) or (way := next(told, None)) is None:
-            return ""
-        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,%]"))
-        if not len(signed) or self._separator(values, plain) is not None:
-            return ""
-        return f"; numbers as texts such as {signed[0].as_py()!r}: {way} thousands (12345.67) they are read as numbers"
+    def _numbers_of(self, values: pa.Array, name: str) -> tuple[pa.Array, dict[str, str]]:
+        """A column of texts that are numbers as these, and how they are written, see [`lmctr.data.amounts`]; others, and lists, as they are."""
+        written = {}
+        if is_text(values.type) and self._separator(values, name.lower()) is None:
+            written = how_written(values) or {}
+        if written:
+            values = numbers_in(values, **written)
+            is_whole = pc.all(pc.equal(pc.floor(values), values)).as_py()
+            values = values.cast(pa.int64(), safe=False) if is_whole else values
+        return values, written
 
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:

@@ -240,7 +240,7 @@ class _LogGuesser(Guesser):
         other = {*other, *self.events.named("label")}
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
-        repeated = [name for name in repeated if not self._amounts(self.events.values(name), name.lower())]
+        repeated = [name for name in repeated if not self._numbers_of(self.events.values(name), name)[1]]
         if role == "item":  # an invoice or a basket is of one user
             repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
@@ -440,6 +440,7 @@ class _LogGuesser(Guesser):
         of_items, of_users, context = [], [], []
         for name in self.left:
             values, distinct = self.events.table[name].combine_chunks(), self.events.distinct.get(name)
+            values, written = self._numbers_of(values, name)
             per_item, per_user = (self._follows(codes[role], values) for role in ("item", "user"))
             if distinct is not None and distinct < 2:
                 self._say("left out", name, "one value only")
@@ -449,7 +450,7 @@ class _LogGuesser(Guesser):
                 of_items.append(name)
             elif per_user and self.found.users is None:
                 of_users.append(name)
-            elif why := self._names_rows(name, values):
+            elif not written and (why := self._names_rows(name, values)):
                 self._say("left out", name, why)
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
@@ -473,7 +474,7 @@ class _LogGuesser(Guesser):
         if distinct is None or distinct <= 50 or (pa.types.is_floating(values.type) and not is_code):
             return ""
         if distinct > 0.9 * len(known if is_code or is_text(values.type) else values):
-            return f"another value on (almost) every row{self._amounts(known, name.lower())}"
+            return "another value on (almost) every row"
         return f"{distinct:,} ids on {len(known):,} rows" if is_code and distinct > 0.5 * len(known) else ""
 
     @staticmethod
@@ -520,7 +521,8 @@ class _LogGuesser(Guesser):
         start, described = {"item": "items ", "user": "users "}.get(what, "") if sample is not self.events else "", {}
         texts, longest = {}, {}
         for column in names:
-            values, distinct = sample.values(column), sample.distinct.get(column)
+            values, written = self._numbers_of(texts_read := sample.values(column), column)
+            distinct = sample.distinct.get(column)
             name, called = self._own_name(what, column, names)
             plain = column.lower().replace("_", "")
             category = distinct is not None and distinct <= max(50, len(values) / 2)
@@ -531,7 +533,10 @@ class _LogGuesser(Guesser):
                 self._say(f"{start}left out", column, VECTORS)
                 continue
             described[name] = column
-            if is_text(values.type):
+            if written:
+                described[name], category = {"column": column, "type": "number", **written}, False
+                why = f"numbers, written as {texts_read[0].as_py()!r}"
+            elif is_text(values.type):
                 separator = " " if column in sample.of_words and _few_words(values) else self._separator(values, plain)
                 if separator is not None:
                     described[name], why = (
@@ -540,9 +545,8 @@ class _LogGuesser(Guesser):
                     )
                     category = True
                 else:
-                    amounts = self._amounts(values, plain)
-                    why = f"{distinct:,} categories{amounts}" if category else f"texts{amounts}"
-                    if not amounts and (not category or self._is_title(what, column, values)):
+                    why = f"{distinct:,} categories" if category else "texts"
+                    if not category or self._is_title(what, column, values):
                         lengths = pc.utf8_length(values)
                         texts[name], longest[name] = pc.mean(lengths).as_py(), pc.max(lengths).as_py()
             elif (

@@ -188,7 +188,11 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         _refuse_lines(path, table, names)
     objects = {own.name: what for own in table.schema if (what := _objects_in(own.type))}
     nameless = tuple(name for name in table.column_names if not name.strip())
-    no_values = {own.name: what for own in table.schema if (what := _no_field(own.type)) and own.name not in nameless}
+    no_values = {
+        own.name: what
+        for own in table.schema
+        if (what := _no_field(own.type, is_of_lines)) and own.name not in nameless
+    }
     table = table.drop_columns([*dict.fromkeys((*objects, *nameless, *no_values))])
     reading: dict[str, Any] = {} if names is None else {"names": [*names]}
     reading |= {} if delimiter in (None, ",") else {"delimiter": delimiter}
@@ -256,11 +260,13 @@ def _refuse_lines(path: Path, table: pa.Table, names: Sequence[str] | None) -> N
 def _as_written(
     path: Path, table: pa.Table, delimiter: str | None, names: Sequence[str] | None
 ) -> tuple[pa.Table, set[str]]:
-    """The table with whole numbers that have zeros in front, or more than 64 bits, as texts; and the words that were read as missing."""
-    long = _beyond_64_bits(table)
+    """The table with whole numbers that have zeros in front, or more than 64 bits, and times of day as texts; and the words that were read as missing."""
+    long, clocks = _beyond_64_bits(table), [own.name for own in table.schema if pa.types.is_time(own.type)]
     numbers = [own.name for own in table.schema if is_number(own.type)]
     read = [name for name in numbers if pa.types.is_integer(table[name].type) or table[name].null_count]
-    texts = _texts(path, [*long, *read], delimiter=delimiter, names=names)
+    texts = _texts(path, [*long, *read, *clocks], delimiter=delimiter, names=names)
+    for name in clocks:
+        table = table.set_column(table.column_names.index(name), name, texts[name])
     missing = {word for name in read for word in pc.unique(texts[name]).to_pylist() if word and word in MISSING_WORDS}
     integers = [name for name in read if pa.types.is_integer(table.schema.field(name).type)]
     long += [name for name in integers if name not in long and _are_codes(texts[name], table[name])]
@@ -411,11 +417,11 @@ def _with_texts(table: pa.Table, texts: pa.Table) -> pa.Table:
     return table
 
 
-def _no_field(kind: pa.DataType) -> str:
-    """What values of a type are that no field reads; nothing of others."""
+def _no_field(kind: pa.DataType, is_of_lines: bool) -> str:
+    """What values of a type are that no field reads; nothing of others. is_of_lines: of a text file, whose times of day are read as texts."""
     if pa.types.is_duration(kind):
         return "durations; write seconds, as numbers"
-    if pa.types.is_time(kind):
+    if pa.types.is_time(kind) and not is_of_lines:
         return "times of day; write hours, as numbers, or whole times"
     if is_list(kind) and (is_list(kind.value_type) or pa.types.is_fixed_size_list(kind.value_type)):
         return "lists of lists; give each a column"

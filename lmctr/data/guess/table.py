@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
-from lmctr.data.features.columns import Rows, field_numbers
+from lmctr.data.features.columns import Rows, field_numbers, words_of_texts
 from lmctr.data.features.fields import DAYS, Field
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.splits import PARTS
@@ -37,6 +37,7 @@ _DENSE = 0.9  # share of the numbers between the least and the largest that name
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _MANY, _ALMOST = 50, 0.9  # different texts, and their share of the rows, above which they name the row
 _BINS = 32
+_WORDS, _COMES_AGAIN = 200, 3  # most words of a text that are read, and texts that a word stands in to be one of prose
 _AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last", "next", "resolved", "returned", "status", "termination", "updated"}  # fmt: skip
 _LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
@@ -354,7 +355,8 @@ class _TableGuesser(Guesser):
 
     def _fields(self, name: str) -> list[dict[str, Any]]:
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""
-        values, distinct = self.events.values(name), self.events.distinct.get(name)
+        texts, distinct = self.events.values(name), self.events.distinct.get(name)
+        values, written = self._numbers_of(texts, name)
         kind, left_out, doubt = values.type, None, ""
         if not len(values) or (distinct is not None and distinct < 2):
             left_out = "one value only" if len(values) else "empty"
@@ -364,6 +366,11 @@ class _TableGuesser(Guesser):
             why, fields = "lists", [{"name": name, "type": "sequence"}]
         elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):
             left_out, why, fields = self._days_of(name)
+        elif is_text(kind) and (form := _clock(values)) is not None:
+            why, clock_ = "times of day", {"column": name, "extract": DAYS, "time_format": form}
+            hour = {"name": self._free(f"{name}_hour"), "type": "categorical", **clock_, "extract": "hour"}
+            days = pa.array(self._days(name, form), from_pandas=True)
+            fields = [hour, *self._numbers(f"{name}_of_day", days, **clock_)]
         elif pa.types.is_integer(kind) and self._counts_rows(values):
             left_out = "counts the rows"
         elif (
@@ -371,32 +378,33 @@ class _TableGuesser(Guesser):
             and not self._is_called_thing(name, values)
             and (is_code := self._may_be_code(values, distinct)) is not True
         ):
-            fields = [] if is_code is False else [self._category(name, values)]
+            fields = [] if is_code is False else [self._category(name, texts)]
             why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
             doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
-            fields += self._numbers(name, values, "_number" if fields else "")
+            fields += self._numbers(name, values, "_number" if fields else "", **written)
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             weights = {"weight_separator": ":"} if _are_weighted(values, separator) else {}
             why = f"lists, parted by {separator!r}" + (", of values and, behind ':', their weights" if weights else "")
             fields = [{"name": name, "type": "multi_value", "separator": separator, **weights}]
         elif distinct > _MANY and distinct > _ALMOST * len(values):
-            left_out = f"another value on (almost) every row{self._amounts(values, name.lower())}"
+            why, fields = "texts, read as their words", [self._words(name, values)] if _is_prose(values) else []
+            left_out = None if fields else "another value on (almost) every row"
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
-            fields = [self._category(name, values)]
+            fields = [self._category(name, texts)]
             if pa.types.is_integer(kind) and distinct > 2 and not self._is_called_thing(name, values):
                 why = f"{distinct:,} whole numbers, read as codes too"  # trees know no order of codes
-                fields += self._numbers(name, values, "_number")[:1]
+                fields += self._numbers(name, values, "_number", **written)[:1]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
             elif (dates := self._dates(name)) and self._time_of(name) is None:
                 doubt = f"; {dates}"
-            doubt = self._amounts(values, name.lower()) or doubt
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
+        why += f"; written as {texts[0].as_py()!r}" if written else ""
         doubt += "; texts and numbers mixed, read as texts" if name in self.events.mixed else ""
-        as_both = len(fields) == 3  # a code, a number and a bin
+        as_both = len(fields) == 3 and "extract" not in fields[0]  # a code, a number and a bin
         self._say("field", name, f"{why}{doubt}", sure=not as_both and not doubt)
         return fields
 
@@ -472,11 +480,18 @@ class _TableGuesser(Guesser):
         column = {"column": name} if end else {}
         before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
         bins = {"transform": "quantile", "num_bins": _BINS, "missing": "own_id"}
-        own = self._free(f"{name}{end}") if column or more else name
+        own = self._free(f"{name}{end}") if column or "column" in more else name
         return [
             {"name": own, **column, **more, "type": "numeric", **before, "transform": "standardize"},
             {"name": self._free(f"{name}_bin"), "column": name, **more, "type": "numeric", **bins},
         ]
+
+    @staticmethod
+    def _words(name: str, texts: pa.Array) -> dict[str, Any]:
+        """The field of the words of texts: as many as most of them have."""
+        counts = pc.list_value_length(words_of_texts(texts))
+        most = int(np.ceil(np.quantile(counts.to_numpy(zero_copy_only=False), 0.95)))
+        return {"name": name, "type": "multi_value", "words": True, "min_count": 3, "max_length": min(most, _WORDS)}
 
     @staticmethod
     def _may_be_code(values: pa.Array, distinct: int) -> bool | None:
@@ -488,6 +503,24 @@ class _TableGuesser(Guesser):
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
         starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
         return False if starts and gaps and distinct > _CODES else None
+
+
+def _clock(texts: pa.Array) -> str | None:
+    """How texts of times of day are written; None: they are none."""
+    for form, seconds in (("%H:%M", ""), ("%H:%M:%S", ":[0-5][0-9]")):
+        if pc.all(pc.match_substring_regex(texts, rf"^\s*([01]?\d|2[0-3]):[0-5]\d{seconds}\s*$")).as_py():
+            return form
+    return None
+
+
+def _is_prose(values: pa.Array) -> bool:
+    """Whether texts have two words or more on average, most of which come again in others: no names of rows, addresses of pages or of mail."""
+    if not is_text(values.type) or pc.mean(pc.match_substring_regex(values, "://|@").cast(pa.int8())).as_py() > 0.5:
+        return False
+    words = pc.list_flatten(words_of_texts(values))
+    words = words.filter(pc.match_substring_regex(words, r"^\D\D"))
+    counts = pc.value_counts(words).field("counts").to_numpy(zero_copy_only=False)
+    return len(words) >= 2 * len(values) and bool(counts[counts >= _COMES_AGAIN].sum() >= 0.5 * len(words))
 
 
 def _are_weighted(values: pa.Array, separator: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from lmctr.data.amounts import WRITTEN, check_written
 from lmctr.data.reading import format_of
 from lmctr.data.schemas import (
     ColumnName,
@@ -128,14 +129,28 @@ class CodeSpec(Values):
 
 
 class AttributeSpec(Values):
-    """A column of the catalogue, the user table or the context; `separator` splits text into a list."""
+    """A column of the catalogue, the user table or the context; `separator` splits text into a list; `decimal`, `thousands` and `unit` say how texts of
+    numbers are written, see [`lmctr.data.amounts`]."""
 
     column: ColumnName
     type: Literal["text", "integer", "number"] | None = None
     separator: Annotated[str, Field(min_length=1)] | None = None
+    decimal: str = "."
+    thousands: str | None = None
+    unit: str | None = None
+
+    @property
+    def written(self) -> dict[str, str]:
+        """How the texts of its numbers are written, where not as usual."""
+        return self.model_dump(include=set(WRITTEN), exclude_defaults=True)
 
     @model_validator(mode="after")
     def _splits_text(self) -> AttributeSpec:
+        check_written(self.column, self.decimal, self.thousands, self.unit)
+        if self.written and self.type != "number":
+            raise ValueError(
+                f"`{next(iter(self.written))}` says how numbers are written, and needs `type: number`, got type {self.type!r}."
+            )
         if self.separator is not None and self.type not in (None, "text"):
             raise ValueError(f"`separator` splits text, got separator {self.separator!r} with type {self.type!r}.")
         return self

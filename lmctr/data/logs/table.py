@@ -33,7 +33,7 @@ info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 
 Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. An empty text of the catalogue, the
 users or the context is a missing value; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader
-finds it). Errors name the file, the column and the row.
+finds it), and a number's `thousands`, `decimal` and `unit` say how texts write it: {type: number, thousands: ",", unit: $} reads $84,835.00. Errors name the file, the column and the row.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
@@ -519,7 +520,8 @@ def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path,
 
 
 def _kind_of(part: AttributeSpec) -> str | None:
-    return part.type or ("text" if part.separator is not None else None)
+    """What a file's column is read as."""
+    return "text" if part.written else part.type or ("text" if part.separator is not None else None)
 
 
 def _attributes_from_events(
@@ -546,8 +548,14 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
     result = {}
     for name, part in parts.items():
         values = decoded(table[part.column].combine_chunks())
-        kind = _kind_of(part)
-        if kind is not None:
+        kind = part.type or _kind_of(part)
+        if part.written and is_text(values.type):
+            texts = without_empty(values)
+            own = numbers_in(texts, **part.written)
+            bad = pc.and_(pc.is_null(own), pc.is_valid(texts)).to_numpy(zero_copy_only=False)
+            columns.refuse(bad, texts, part.column, source, "are no numbers", accepted_numbers(part.written))
+            values = own
+        elif kind is not None:
             try:
                 if kind != "text" and pa.types.is_temporal(values.type):
                     raise pa.ArrowInvalid(f"they are times ({values.type})")  # whose numbers hang on the reader's unit

@@ -18,7 +18,7 @@ joined: [{path: items.csv, by: ad}]               # optional: files with a row f
 split: {rule: random, fractions: [0.8, 0.1, 0.1], seed: 0}   # random, group, rows, time; with `files` it parts the training file
 fields:                                           # default: text and whole numbers categorical, other numbers numeric, lists sequences
   - {name: ad, type: categorical, min_count: 2}
-  - {name: price, type: numeric, transform: log1p}
+  - {name: price, type: numeric, transform: log1p}          # written as $84,835.00: thousands: ",", unit: $
 info: {url: ..., licence: ..., notes: ...}
 ```
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
@@ -33,7 +35,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.serving import scorer_for
-from lmctr.utils.arrow import decoded, is_number, is_text
+from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, parse_json
 from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
@@ -291,7 +293,8 @@ class JoinedRows:
     def _ways(self, table: str, parts: Mapping[str, AttributeSpec]) -> dict[str, str]:
         """How to read an input's columns that a table of the log has: texts as they are written, 01 is no 1."""
         kinds = {name: getattr(self.log, table).schema.field(name).type for name in parts}
-        return {own.column: "text" if own.separator or is_text(kinds[name]) else "any" for name, own in parts.items()}
+        as_texts = {name for name, own in parts.items() if own.separator or own.written or is_text(kinds[name])}
+        return {own.column: "text" if name in as_texts else "any" for name, own in parts.items()}
 
     @property
     def _scenario_texts(self) -> bool:
@@ -348,11 +351,12 @@ class JoinedRows:
 
     def _as_log(self, rows: Rows, table: str, parts: Mapping[str, AttributeSpec]) -> pa.Table | None:
         """Those columns of rows that a table of the log has, in its types; None: none."""
-        decimal, found, kinds = self.reading.get("decimal", "."), {}, getattr(self.log, table).schema
+        found, kinds = {}, getattr(self.log, table).schema
+        usual = {"decimal": self.reading["decimal"]} if "decimal" in self.reading else {}
         for name, part in parts.items():
             if part.column in rows.table.schema.names:
                 values, kind = rows.column(part.column), kinds.field(name).type
-                found[name] = _as_log(values, kind, part.column, rows.source, part.separator, decimal)
+                found[name] = _as_log(values, kind, part.column, rows.source, part.separator, usual | part.written)
         return pa.table(found) if found else None
 
     def _read_ids(self, rows: Rows, name: str, known: pa.DataType) -> pa.Array:
@@ -475,20 +479,28 @@ def _of_one(error: ValueError, row: int) -> ValueError:
 
 
 def _as_log(
-    values: Any, kind: pa.DataType, column: str, source: str, separator: str | None = None, decimal: str = "."
+    values: Any,
+    kind: pa.DataType,
+    column: str,
+    source: str,
+    separator: str | None = None,
+    written: Mapping[str, str] | None = None,
 ) -> Any:
-    """Values of a column of the context in the log's type; texts parted into lists where the log's are. decimal: of numbers that are texts for one's sake that
-    is none."""
+    """Values of a column of the context in the log's type; texts parted into lists where the log's are. written: how numbers are that are texts, maybe for one's
+    sake that is none."""
     values = decoded(values)
     if separator is not None and is_text(values.type):
         values = columns.split_texts(values, separator)
-    try:
-        is_written = decimal != "." and is_text(values.type) and is_number(kind)
-        return (pc.replace_substring(values, decimal, ".") if is_written else values).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise ValueError(
-            f"{columns.place(source, column)}: the log has values of the type {kind} there, which this is not (row 1: {values[0].as_py()!r})."
-        ) from None
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if not written or not is_text(values.type) or not is_number(kind):
+            return values.cast(kind)
+        found = numbers_in(values, **written)
+        if found.null_count == without_empty(values).null_count:
+            return found.cast(kind)
+    accepted = f" {accepted_numbers(written)}" if written else ""
+    raise ValueError(
+        f"{columns.place(source, column)}: the log has values of the type {kind} there, which this is not (row 1: {values[0].as_py()!r}).{accepted}"
+    )
 
 
 def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:
