@@ -167,7 +167,7 @@ def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
         words = [f"{word}{field.weight_separator}1" for word in words]
     values = {field.source_column: words, field.time_column: [1_500_000_000] * len(words)}
     values = {column: entries for column, entries in values.items() if column is not None}
-    separator = " " if field.words else field.separator
+    separator = " " if field.parse == "words" else field.separator
     if separator is None:
         return values
     return {column: separator.join(map(str, entries)) for column, entries in values.items()}

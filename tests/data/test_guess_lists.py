@@ -110,8 +110,6 @@ TEXTS = {
     "vector": some(lambda: ",".join(map(str, RNG.integers(0, 9, 4)))),
     "route": some(lambda: f"{town()}; {town()}"),
     "json": some(lambda: json.dumps({"a": int(RNG.integers(5)), "b": town()})),
-    "json_list": [json.dumps(text.split(";")) for text in lists(GENRES, ";")],
-    "python_list": [str(text.split(";")) for text in lists(GENRES, ";")],
     "browser": some(browser),
     "company": some(town, lambda: f"{town()}, Inc.", lambda: f"{town()}, Co., Ltd."),
     "shelf": some("Books", lambda: f"Books, {town()}", lambda: f"Toys, {town()}", "Toys"),

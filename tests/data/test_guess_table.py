@@ -525,7 +525,7 @@ def test_prose_that_holds_the_sign_of_lists_is_no_list(tmp_path):
     kinds = [longest[row % 2] + "|" + longest[row % 3 % 2] for row in range(ROWS)]
     guess = guess_table(write(tmp_path / "e.csv", clicks(prose=prose, authors=authors, kinds=kinds), ";"))
     fields = {field["name"]: field for field in guess.schema["fields"]}
-    assert fields["prose"]["words"]
+    assert fields["prose"]["parse"] == "words"
     assert fields["authors"]["separator"] == fields["kinds"]["separator"] == "|"
 
 

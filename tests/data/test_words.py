@@ -11,7 +11,7 @@ from lmctr.data.guess import guess_table
 TEXTS = ["Buy NOW, don't wait!", "Größe: 42 — बिक्री", "", None, "now_or never 42", "  ", "ΣΊΣΥΦΟΣ now"]
 WORDS = [["buy", "now", "don", "t", "wait"], ["größe", "42", "बिक्री"], [], None, ["now", "or", "never", "42"], []]
 WORDS += [[str(pa.compute.utf8_lower("ΣΊΣΥΦΟΣ")), "now"]]
-FIELD = {"name": "title", "type": "multi_value", "words": True, "max_length": 4}
+FIELD = {"name": "title", "type": "multi_value", "parse": "words", "max_length": 4}
 
 
 def test_words_are_runs_of_letters_and_digits_in_lower_case(tmp_path):
@@ -27,7 +27,7 @@ def test_words_are_runs_of_letters_and_digits_in_lower_case(tmp_path):
     )
     processor.save_pretrained(tmp_path)
     for own in (processor, TabularFeatureProcessor.from_pretrained(tmp_path)):
-        assert own.fields[0].words
+        assert own.fields[0].parse == "words"
         for given in (rows, lists, pa.Table.from_pylist(rows)):
             assert (own(given, return_tensors="np")["sequence_ids"] == expected["sequence_ids"]).all()
         for place, row in enumerate(rows):
@@ -35,9 +35,9 @@ def test_words_are_runs_of_letters_and_digits_in_lower_case(tmp_path):
             assert (alone == expected["sequence_ids"][place : place + 1]).all()
 
 
-@pytest.mark.parametrize("keys", [{"words": "yes"}, {"separator": " "}, {"weight_separator": ":"}])
+@pytest.mark.parametrize("keys", [{"separator": " "}, {"weight_separator": ":"}])
 def test_words_have_no_separator(keys):
-    with pytest.raises(ValueError, match=r"field 'title': words=.*; accepted: true, without a separator"):
+    with pytest.raises(ValueError, match=r"field 'title': parse='words' takes the place of separator; leave that out"):
         TabularFeatureProcessor([FIELD | keys])
 
 
@@ -56,6 +56,12 @@ def test_texts_whose_words_come_again_are_fields_and_names_of_rows_are_not(tmp_p
     said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
     assert said["title"] == "field: texts, read as their words"
     fields = {field["name"]: field for field in guess.schema["fields"]}
-    assert fields["title"] == {"name": "title", "type": "multi_value", "words": True, "min_count": 3, "max_length": 7}
+    assert fields["title"] == {
+        "name": "title",
+        "type": "multi_value",
+        "parse": "words",
+        "min_count": 3,
+        "max_length": 7,
+    }
     for name in ("page", "mail", "key", "tail"):
         assert said[name] == "left out: another value on (almost) every row"

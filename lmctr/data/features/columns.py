@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.logs.columns import place, with_zone_names
 from lmctr.data.reading import TO_UTF8
+from lmctr.data.texts import LITERALS, literal_lists, words_of_texts
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
@@ -301,13 +302,13 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
     if pa.types.is_null(kind):
         return pa.array([], pa.string()), np.zeros(len(array), dtype=np.int64)
     if is_text(kind):
-        if field.separator is None and not field.words:
+        if field.separator is None and field.parse is None:
             raise ValueError(
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
-                "set separator (words: true for the words of texts), or pass lists."
+                "set separator, or parse (words, or literal for ['a', 'b']), or pass lists."
             )
         # an empty list, not one of an empty text
-        array = words_of_texts(array) if field.words else pc.split_pattern(without_empty(array), field.separator)
+        array = _split(without_empty(array), field, rows)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_type))
@@ -319,10 +320,15 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
     return array.flatten(), _filled(pc.list_value_length(array), 0).astype(np.int64)
 
 
-def words_of_texts(texts: pa.Array) -> pa.Array:
-    """(N,) lists of the words of texts: runs of letters and digits, in lower case."""
-    apart = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\pL\pM\pN]+", " "))
-    return pc.split_pattern(without_empty(apart), " ")
+def _split(texts: pa.Array, field: Field, rows: Rows) -> pa.Array:
+    if field.parse is None:
+        return pc.split_pattern(texts, field.separator)
+    if field.parse == "words":
+        return words_of_texts(texts)
+    lists = literal_lists(texts)
+    bad = pc.and_(pc.is_null(lists), pc.is_valid(texts)).to_numpy(zero_copy_only=False)
+    rows.refuse(bad, texts, field.source_column, "are no lists", LITERALS)
+    return lists
 
 
 def list_entries(field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:

@@ -273,8 +273,8 @@ def _entries(value: Any, field: Field) -> Sequence[Any]:
     """The entries of a list, or of a text with a separator."""
     if value is None:
         return []
-    if isinstance(value, str) and field.words:
-        if not value.isascii():
+    if isinstance(value, str) and field.parse is not None:
+        if field.parse != "words" or not value.isascii():
             raise _NotPlain
         return _WORD.findall(value.lower())
     if isinstance(value, str) and field.separator is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import logit
 
 from lmctr.data.amounts import WRITTEN, check_written
+from lmctr.data.texts import PARSES
 from lmctr.utils.suggest import did_you_mean, refuse_unknown, unknown_key_message
 
 from .canonical import VALUE_TYPES
@@ -31,8 +32,17 @@ _DAYS = ("extract", "time_format", "until", "until_format")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
     "numeric": (*_COMMON, *_DAYS, *WRITTEN, "before", "transform", "num_bins", "missing", "fill_value"),
-    "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "time_column"),
-    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "words"),
+    "sequence": (
+        *_COMMON,
+        *_VOCABULARY,
+        "max_length",
+        "separator",
+        "weight_separator",
+        "keep",
+        "time_column",
+        "parse",
+    ),
+    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "parse"),
 }
 
 
@@ -76,7 +86,8 @@ class Field:
         fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.
         separator: splits text into values; without it the column holds lists.
-        words: True: multi-value fields: the values are the words of a text, its runs of letters and digits in lower case.
+        parse: in place of a separator: "words" (runs of letters and digits of a text, in lower case), or "literal" (lists as pandas, JSON and databases
+            write them, ['a', 'b'], [1 2], {a,b}; of objects their `name`).
         weight_separator: entries are texts of a value and its weight with this between them ("red:0.5" with ":"), and the list becomes the
             weighted mean of its vectors; weights are at least 0.
         keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
@@ -109,7 +120,7 @@ class Field:
     fill_value: float | None = None
     max_length: int = 50
     separator: str | None = None
-    words: bool = False
+    parse: str | None = None
     weight_separator: str | None = None
     keep: str | None = None
     time_column: str | None = None
@@ -215,7 +226,9 @@ class Field:
             )
         choices = {"missing": MISSING, "before": BEFORE, "transform": TRANSFORMS}
         choices["extract"] = (None, DAYS) if self.type == "numeric" else (None, *EXTRACTS)
-        for key, accepted in (choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES)}).items():
+        for key, accepted in (
+            choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES), "parse": (None, *PARSES)}
+        ).items():
             if getattr(self, key) not in accepted:
                 names = ", ".join(repr(value) for value in accepted if value is not None)
                 raise ValueError(f"{where}: {key}={getattr(self, key)!r}; accepted: {names}.")
@@ -257,8 +270,8 @@ class Field:
                 raise ValueError(
                     f"{where}: {key}={getattr(self, key)!r} is no strptime format such as '%Y-%m-%d %H:%M'."
                 )
-        if not isinstance(self.words, bool) or (self.words and (self.separator or self.weight_separator)):
-            raise ValueError(f"{where}: words={self.words!r}; accepted: true, without a separator, or false.")
+        if self.parse is not None and (self.separator or (self.weight_separator and self.parse == "words")):
+            raise ValueError(f"{where}: parse={self.parse!r} takes the place of separator; leave that out.")
         check_written(where, self.decimal, self.thousands, self.unit)
         if self.written and self.extract is not None:
             raise ValueError(f"{where}: {next(iter(self.written))} belongs to fields without extract.")

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import seconds_of
+from lmctr.data.texts import are_literals
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.words import words_of
@@ -240,7 +241,7 @@ class _LogGuesser(Guesser):
         other = {*other, *self.events.named("label")}
         repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
-        repeated = [name for name in repeated if not self._numbers_of(self.events.values(name), name)[1]]
+        repeated = [name for name in repeated if not self._is_told(name)]
         if role == "item":  # an invoice or a basket is of one user
             repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
         if not repeated:
@@ -440,7 +441,6 @@ class _LogGuesser(Guesser):
         of_items, of_users, context = [], [], []
         for name in self.left:
             values, distinct = self.events.table[name].combine_chunks(), self.events.distinct.get(name)
-            values, written = self._numbers_of(values, name)
             per_item, per_user = (self._follows(codes[role], values) for role in ("item", "user"))
             if distinct is not None and distinct < 2:
                 self._say("left out", name, "one value only")
@@ -450,7 +450,7 @@ class _LogGuesser(Guesser):
                 of_items.append(name)
             elif per_user and self.found.users is None:
                 of_users.append(name)
-            elif not written and (why := self._names_rows(name, values)):
+            elif not self._is_told(name) and (why := self._names_rows(name, values)):
                 self._say("left out", name, why)
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
@@ -466,6 +466,11 @@ class _LogGuesser(Guesser):
             else:
                 context.append(name)
         return of_items, of_users, context
+
+    def _is_told(self, name: str) -> bool:
+        """Whether texts are amounts or lists, which name nothing, however many there are."""
+        values = self.events.values(name)
+        return is_text(values.type) and (are_literals(values) or bool(self._numbers_of(values, name)[1]))
 
     def _names_rows(self, name: str, values: pa.Array) -> str:
         """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""
@@ -538,7 +543,9 @@ class _LogGuesser(Guesser):
                 why = f"numbers, written as {texts_read[0].as_py()!r}"
             elif is_text(values.type):
                 separator = " " if column in sample.of_words and _few_words(values) else self._separator(values, plain)
-                if separator is not None:
+                if are_literals(values):
+                    described[name], why, category = {"column": column, "parse": "literal"}, "lists", True
+                elif separator is not None:
                     described[name], why = (
                         {"column": column, "separator": separator},
                         f"lists, parted by {separator!r}",

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.canonical import canonical_words, neutral_words
-from lmctr.data.features.columns import Rows, field_numbers, words_of_texts
+from lmctr.data.features.columns import Rows, field_numbers
 from lmctr.data.features.fields import DAYS, Field
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
+from lmctr.data.texts import are_literals, words_of_texts
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
@@ -238,7 +239,7 @@ class _TableGuesser(Guesser):
         return {"path": str(sample.path), **sample.reading, "by": key, **stands, "columns": taken}
 
     def _are_lists(self, name: str, values: pa.Array) -> bool:
-        return is_text(values.type) and self._separator(values, name.lower()) is not None
+        return is_text(values.type) and (are_literals(values) or self._separator(values, name.lower()) is not None)
 
     def _are_users(self, name: str) -> bool:
         """Whether a column called like users has some number of them, who come again."""
@@ -382,6 +383,8 @@ class _TableGuesser(Guesser):
             why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
             doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
             fields += self._numbers(name, values, "_number" if fields else "", **written)
+        elif is_text(kind) and are_literals(values):
+            why, fields = "lists", [{"name": name, "type": "multi_value", "parse": "literal"}]
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             weights = {"weight_separator": ":"} if _are_weighted(values, separator) else {}
             why = f"lists, parted by {separator!r}" + (", of values and, behind ':', their weights" if weights else "")
@@ -491,7 +494,7 @@ class _TableGuesser(Guesser):
         """The field of the words of texts: as many as most of them have."""
         counts = pc.list_value_length(words_of_texts(texts))
         most = int(np.ceil(np.quantile(counts.to_numpy(zero_copy_only=False), 0.95)))
-        return {"name": name, "type": "multi_value", "words": True, "min_count": 3, "max_length": min(most, _WORDS)}
+        return {"name": name, "type": "multi_value", "parse": "words", "min_count": 3, "max_length": min(most, _WORDS)}
 
     @staticmethod
     def _may_be_code(values: pa.Array, distinct: int) -> bool | None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.texts import LITERALS, literal_lists
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers
 from lmctr.utils.rows import MAX_SECONDS
 
@@ -215,11 +216,20 @@ def whole_arrays(table: pa.Table, names: Mapping[str, str], source: str) -> dict
     return {key: whole_column(table[name], name, source).to_numpy(zero_copy_only=False) for key, name in names.items()}
 
 
-def split_texts(texts: pa.Array, separator: str, empty: Sequence[str] = ("",)) -> pa.Array:
-    """Texts split into lists; no list is null: it is empty for a missing text and those of `empty`."""
+def split_texts(
+    texts: pa.Array, separator: str | None, empty: Sequence[str] = ("",), column: str = "", source: str = ""
+) -> pa.Array:
+    """Texts split into lists, without a separator as [`~lmctr.data.texts.literal_lists`]; no list is null: it is empty for a missing text and those of `empty`.
+
+    Raises:
+        ValueError: texts that hold no such lists, with the column and the source.
+    """
     none = pc.or_kleene(pc.is_null(texts), pc.is_in(texts, value_set=pa.array(list(empty), texts.type)))
-    lists = pc.split_pattern(pc.if_else(none, pa.scalar(None, texts.type), texts), separator)
-    return pc.if_else(none, pa.scalar([], lists.type), lists)
+    texts = pc.if_else(none, pa.scalar(None, texts.type), texts)
+    lists = literal_lists(texts) if separator is None else pc.split_pattern(texts, separator)
+    lists = pc.if_else(none, pa.scalar([], lists.type), lists)
+    refuse(nulls(lists), texts, column, source, "are no lists", LITERALS)
+    return lists
 
 
 def users_with(user: np.ndarray, min_events: int) -> np.ndarray:

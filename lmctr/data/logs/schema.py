@@ -129,15 +129,21 @@ class CodeSpec(Values):
 
 
 class AttributeSpec(Values):
-    """A column of the catalogue, the user table or the context; `separator` splits text into a list; `decimal`, `thousands` and `unit` say how texts of
+    """A column of the catalogue, the user table or the context; `separator` splits text into a list, `parse: literal` reads lists such as ['a', 'b']; `decimal`, `thousands` and `unit` say how texts of
     numbers are written, see [`lmctr.data.amounts`]."""
 
     column: ColumnName
     type: Literal["text", "integer", "number"] | None = None
     separator: Annotated[str, Field(min_length=1)] | None = None
+    parse: Literal["literal"] | None = None
     decimal: str = "."
     thousands: str | None = None
     unit: str | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its texts hold lists."""
+        return self.separator is not None or self.parse is not None
 
     @property
     def written(self) -> dict[str, str]:
@@ -151,8 +157,11 @@ class AttributeSpec(Values):
             raise ValueError(
                 f"`{next(iter(self.written))}` says how numbers are written, and needs `type: number`, got type {self.type!r}."
             )
-        if self.separator is not None and self.type not in (None, "text"):
-            raise ValueError(f"`separator` splits text, got separator {self.separator!r} with type {self.type!r}.")
+        if self.separator is not None and self.parse is not None:
+            raise ValueError("`parse` takes the place of `separator`; leave one out.")
+        if self.is_list and self.type not in (None, "text"):
+            way = f"parse {self.parse!r}" if self.separator is None else f"separator {self.separator!r}"
+            raise ValueError(f"`{way.split()[0]}` splits text, got {way} with type {self.type!r}.")
         return self
 
 

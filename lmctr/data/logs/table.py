@@ -32,8 +32,9 @@ info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 ```
 
 Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. An empty text of the catalogue, the
-users or the context is a missing value; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader
-finds it), and a number's `thousands`, `decimal` and `unit` say how texts write it: {type: number, thousands: ",", unit: $} reads $84,835.00. Errors name the file, the column and the row.
+users or the context is a missing value; a column with a separator, or with `parse: literal` (['a', 'b'], as pandas
+writes lists), becomes a list; `type` is text, integer or number (default: as the reader finds it), and a number's `thousands`, `decimal` and `unit` say how
+texts write it: {type: number, thousands: ",", unit: $} reads $84,835.00. Errors name the file, the column and the row.
 """
 
 from __future__ import annotations
@@ -521,7 +522,7 @@ def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path,
 
 def _kind_of(part: AttributeSpec) -> str | None:
     """What a file's column is read as."""
-    return "text" if part.written else part.type or ("text" if part.separator is not None else None)
+    return "text" if part.written else part.type or ("text" if part.is_list else None)
 
 
 def _attributes_from_events(
@@ -564,8 +565,8 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
                 raise ValueError(
                     f"{columns.place(source, part.column)}: the schema says {kind}, and the values do not fit: {error}"
                 ) from None
-        if part.separator is not None:
-            values = columns.split_texts(values, part.separator)
+        if part.is_list:
+            values = columns.split_texts(values, part.separator, column=part.column, source=source)
         result[name] = values
     return result
 

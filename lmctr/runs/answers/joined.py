@@ -293,7 +293,7 @@ class JoinedRows:
     def _ways(self, table: str, parts: Mapping[str, AttributeSpec]) -> dict[str, str]:
         """How to read an input's columns that a table of the log has: texts as they are written, 01 is no 1."""
         kinds = {name: getattr(self.log, table).schema.field(name).type for name in parts}
-        as_texts = {name for name, own in parts.items() if own.separator or own.written or is_text(kinds[name])}
+        as_texts = {name for name, own in parts.items() if own.is_list or own.written or is_text(kinds[name])}
         return {own.column: "text" if name in as_texts else "any" for name, own in parts.items()}
 
     @property
@@ -356,7 +356,7 @@ class JoinedRows:
         for name, part in parts.items():
             if part.column in rows.table.schema.names:
                 values, kind = rows.column(part.column), kinds.field(name).type
-                found[name] = _as_log(values, kind, part.column, rows.source, part.separator, usual | part.written)
+                found[name] = _as_log(values, kind, part, rows.source, usual | part.written)
         return pa.table(found) if found else None
 
     def _read_ids(self, rows: Rows, name: str, known: pa.DataType) -> pa.Array:
@@ -479,18 +479,13 @@ def _of_one(error: ValueError, row: int) -> ValueError:
 
 
 def _as_log(
-    values: Any,
-    kind: pa.DataType,
-    column: str,
-    source: str,
-    separator: str | None = None,
-    written: Mapping[str, str] | None = None,
+    values: Any, kind: pa.DataType, part: AttributeSpec, source: str, written: Mapping[str, str] | None = None
 ) -> Any:
     """Values of a column of the context in the log's type; texts parted into lists where the log's are. written: how numbers are that are texts, maybe for one's
     sake that is none."""
-    values = decoded(values)
-    if separator is not None and is_text(values.type):
-        values = columns.split_texts(values, separator)
+    values, column = decoded(values), part.column
+    if part.is_list and is_text(values.type):
+        values = columns.split_texts(values, part.separator, column=column, source=source)
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if not written or not is_text(values.type) or not is_number(kind):
             return values.cast(kind)
