@@ -101,7 +101,7 @@ def value_rates(
     """The log-odds of the rates of all values of some fields, and those of the rows to fit a model on.
 
     Args:
-        ids: by field (R,) its values. sizes: by field, V.
+        ids: by field (R,) its values, or (R, L) lists of them, padded with 0: the mean of their values', and at 0 what an empty list has. sizes: by field, V.
         labels: (R,) or (R, T); below 0 where there is none, which counts for nothing. weight: (R,), None: ones.
         fitted: (S,) places among the R rows.
 
@@ -120,7 +120,8 @@ def value_rates(
     start = 0
     for field, (values, size) in enumerate(zip(ids, sizes)):
         for task, encoder in enumerate(encoders):
-            rates, _ = encoder.encode(values, {"whole": np.arange(size)})
+            each = np.arange(size).reshape(-1, *[1] * (values.ndim - 1))
+            rates, _ = encoder.encode(values, {"whole": each})
             whole[start : start + size, task], rows[:, task, field] = rates["whole"], rates["train"]
         start += size
     return whole, rows

@@ -67,12 +67,12 @@ class CardFamily(ABC):
         if self.config.get("use_numeric_skip", True):
             return "the statistics"
         known, names = self.config["boosted_trees"].get("rated_fields", ()), self.config.get("field_names")
+        count, numbers = len(self.config.get("vocab_sizes") or ()), self.config.get("num_numeric", 0)
         rated, pairs = ([own for own in known if isinstance(own, list) is paired] for paired in (False, True))
-        told = [
-            " with ".join(str(p) if names is None else names[p] for p in own)
-            for own in [*([p] for p in rated), *pairs]
-        ]
-        if rated and len(rated) == len(self.config.get("vocab_sizes") or ()):
+        lists = [[place + numbers] for place in rated if place >= count]  # whose names stand behind those of numbers
+        rated = [[place] for place in rated if place < count]
+        told = [" with ".join(str(p) if names is None else names[p] for p in own) for own in [*rated, *pairs, *lists]]
+        if rated and len(rated) == count:
             told[: len(rated)] = ["all categorical ones"]
         rates = ", ".join(told)
         return "the numbers and ids of the fields" + (f" and the rates of {rates}" if rates else "")

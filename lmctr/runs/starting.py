@@ -401,14 +401,9 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
     }
 
 
-_OF_TREES = ("categorical", "numeric")
-
-
 def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     if guess.is_table:  # chosen on validation parts of four public tables, see model_cards/own_tables.md
-        # trees read no lists
-        trees = {"boosting_share": "auto"} if any(own["type"] in _OF_TREES for own in guess.schema["fields"]) else {}
-        model, patience = {"embedding_dim": 16}, 2
+        model, trees, patience = {"embedding_dim": 16}, {"boosting_share": "auto"}, 2
         best = {"metric_for_best_model": "eval_log_loss"} if guess.events.rows < _FEW_FOR_AUC else {}
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1

@@ -248,7 +248,7 @@ class Training:
         share = "auto" if args.chooses_share else args.boosting_share
         return ValueError(
             f"training.boosting_share is {share}, but the model has nothing that trees could read; give it data.statistics (a "
-            "table: numeric or categorical fields), or leave boosting_share out"
+            "table: fields), or leave boosting_share out"
         )
 
     def say(self, line: str) -> None:

@@ -34,7 +34,7 @@ def table_rows(
             known = [np.where(own >= 0, own, UNKNOWN) for own in sources]
             sizes, parts = old[name].sizes, []
             for own, start in zip(group.fields, old[name].starts):
-                rows = known[own[0]]
+                rows = known[group.vocabularies[own[0]]]
                 for field in own[1:]:
                     rows = np.add.outer(rows * sizes[field], known[field]).ravel()
                 parts.append(torch.from_numpy(rows + start))

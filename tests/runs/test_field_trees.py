@@ -75,7 +75,7 @@ def test_the_trees_read_numbers_and_ids(tasks, count, many_rows):
     new_numbers, new_ids, _ = rows_of(300, seed=1)
     inputs = {"input_ids": torch.from_numpy(new_ids), "numeric_values": torch.from_numpy(new_numbers)}
     alone = model(**inputs).logits.detach()
-    columns = FieldTrees.columns(torch.from_numpy(numbers), torch.from_numpy(ids)).numpy()
+    columns = np.column_stack([numbers, ids]).astype(np.float32)
     own = labels[:, 0] if tasks == 1 else labels
     add_trees(model, LinearSamples(columns, own, None, None), None, seed=3, share=0.3)
     mixed = model.eval()(**inputs).logits.detach().reshape(300, tasks)
@@ -95,7 +95,7 @@ def test_trees_of_one_task_are_not_counted(tasks, said, monkeypatch, capsys):
     numbers, ids, labels = rows_of(400)
     names = ["click", "like"][:tasks] if tasks > 1 else None
     model = lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**FIELDS, task_names=names))
-    columns = FieldTrees.columns(torch.from_numpy(numbers), torch.from_numpy(ids)).numpy()
+    columns = np.column_stack([numbers, ids]).astype(np.float32)
     with progress.showing():
         add_trees(model, LinearSamples(columns, labels[:, :tasks], None, None), None, seed=3, share=0.3)
     err = capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_trees_alone_need_no_network(share, tasks, monkeypatch):
     config = lmctr.DeepFMConfig(**FIELDS, task_names=["click", "like"][:tasks] if tasks > 1 else None)
     model = lmctr.DeepFMForCTR(config)
     inputs = {"input_ids": torch.from_numpy(ids), "numeric_values": torch.from_numpy(numbers)}
-    columns = FieldTrees.columns(inputs["numeric_values"], inputs["input_ids"]).numpy()
+    columns = np.column_stack([inputs["numeric_values"], inputs["input_ids"]]).astype(np.float32)
     own = labels[:, 0] if tasks == 1 else labels
     add_trees(model, LinearSamples(columns, own, None, None), None, seed=3, share=share)
     model.eval()
@@ -249,7 +249,7 @@ def test_what_was_kept_is_of_the_trees_that_are_asked():
         lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**FIELDS)).eval(),
         (torch.from_numpy(numbers), torch.from_numpy(ids)),
     )
-    columns = FieldTrees.columns(*inputs)
+    columns = torch.cat([own.float() for own in inputs], 1)
     add_trees(model, LinearSamples(columns.numpy(), labels[:, 0], None, None), None, seed=3, share=1.0)
     beside, known = model.trees_beside(), {}
     alone = beside.trees(columns)
@@ -312,7 +312,7 @@ def test_thresholds_follow_ids_that_move(run, tmp_path):
     trees = []
     for own, ids in ((run, torch.tensor(old_ids).T), (second, torch.tensor(new_ids).T)):
         beside = own.model.trees_beside()
-        trees.append(beside.trees(torch.cat([FieldTrees.columns(numbers, ids), beside.rates(ids)], 1)))
+        trees.append(beside.trees(torch.cat([numbers, ids.float(), beside.rates(ids, None)], 1)))
     assert trees[0].std() > 0.1
     torch.testing.assert_close(*trees, atol=0, rtol=0)
 

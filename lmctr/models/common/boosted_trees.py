@@ -132,19 +132,22 @@ class BoostedTrees(nn.Module):
 
 
 class ValueRates(nn.Module):
-    """The log-odds of each value of some categorical fields, and of each two values of pairs of them: float32, kept as the integers of their bits.
+    """The log-odds of each value of some categorical fields, of each two values of pairs of them, and of the values of lists: float32, kept as the
+    integers of their bits.
 
     Args:
-        fields: (Cr,) places of the fields among the categorical ones, two of a pair. sizes: (C,) V of all categorical fields. num_tasks: T.
+        fields: (Cr,) places of the fields among the categorical ones, two of a pair, and behind them among the lists. config: of the model. num_tasks: T.
     """
 
-    def __init__(self, fields: Sequence[int | Sequence[int]], sizes: Sequence[int], num_tasks: int):
+    def __init__(self, fields: Sequence[int | Sequence[int]], config: Any, num_tasks: int):
         super().__init__()
         self.fields = [(field,) if isinstance(field, int) else tuple(field) for field in fields]
-        self.sizes, self.starts, end = list(sizes), [], 0
+        self.num_categorical = len(config.vocab_sizes)
+        self.vocabularies = [*range(self.num_categorical), *config.sequence_tables]  # by place
+        self.sizes, self.starts, end = rated_sizes(config), [], 0
         for own in self.fields:
             self.starts.append(end)
-            end += prod(sizes[field] for field in own)
+            end += prod(self.sizes[field] for field in own)
         self.register_buffer("table", torch.zeros((end, num_tasks), dtype=torch.int32))
 
     def init_parameters(self, config: object) -> None:
@@ -160,15 +163,29 @@ class ValueRates(nn.Module):
         """As [`BoostedTrees.bake`]."""
         self.table = _floats(self.table).clone()
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """(B, C) ids to float32 (B, T Cr), one task after the other."""
-        ids, places = input_ids.long(), []
+    def forward(self, input_ids: torch.Tensor | None, sequence_ids: torch.Tensor | None) -> torch.Tensor:
+        """(B, C) and (B, S, L) ids to float32 (B, T Cr), one task after the other; of a list the mean of its values, and what stands at 0 where it has
+        none."""
+        table, found = _floats(self.table), []
         for own, start in zip(self.fields, self.starts):
-            place = ids[:, own[0]]
+            if own[0] >= self.num_categorical:
+                ids = sequence_ids[:, own[0] - self.num_categorical].long()
+                mask = (ids > 0)[..., None]
+                sums = (table[ids + start].double() * mask).sum(1)  # in doubles: no rounding sorts a row elsewhere
+                mean = (sums / mask.sum(1).clamp_min(1)).to(table.dtype)
+                found.append(torch.where(mask.any(1), mean, table[start]))
+                continue
+            place = input_ids[:, own[0]].long()
             for field in own[1:]:
-                place = place * self.sizes[field] + ids[:, field]
-            places.append(place + start)
-        return _floats(self.table)[torch.stack(places, 1)].transpose(1, 2).flatten(1)
+                place = place * self.sizes[field] + input_ids[:, field].long()
+            found.append(table[place + start])
+        return torch.stack(found, 2).flatten(1)
+
+
+def rated_sizes(config: Any) -> list[int]:
+    """V by place: of the categorical fields of a table's model, then of its lists."""
+    sizes = [*config.vocab_sizes, *config.sequence_vocab_sizes]
+    return [*config.vocab_sizes, *(sizes[table] for table in config.sequence_tables)]
 
 
 class TreesBeside(nn.Module):
@@ -214,29 +231,28 @@ class TreesBeside(nn.Module):
 
 
 class FieldTrees(TreesBeside):
-    """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and their rates:
-    `rated_fields` of `config.boosted_trees`, places of categorical fields, and of pairs of them."""
+    """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and rates:
+    `rated_fields` of `config.boosted_trees`, places of categorical fields, of pairs of them, and, behind them, of lists."""
 
     def grow(self, config: Any) -> None:
         super().grow(config)
         rated = (config.boosted_trees or {}).get("rated_fields", ())
-        self.rates = ValueRates(rated, config.vocab_sizes, self.num_tasks) if rated else None
-
-    @staticmethod
-    def columns(numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None) -> torch.Tensor:
-        """(B, Nn) and (B, C) to float32 (B, Nn + C)."""
-        return torch.cat([part.to(torch.float32) for part in (numeric_values, input_ids) if part is not None], 1)
+        self.rates = ValueRates(rated, config, self.num_tasks) if rated else None
 
     def forward(
-        self, numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None, logits: torch.Tensor
+        self,
+        numeric_values: torch.Tensor | None,
+        input_ids: torch.Tensor | None,
+        sequence_ids: torch.Tensor | None,
+        logits: torch.Tensor,
     ) -> torch.Tensor:
         """A row's fields and the network's logits (B, T) to the model's."""
         if self.trees is None or self.training:
             return logits
-        columns = self.columns(numeric_values, input_ids)
+        columns = [part.to(torch.float32) for part in (numeric_values, input_ids) if part is not None]
         if self.rates is not None:
-            columns = torch.cat([columns, self.rates(input_ids)], 1)
-        return self.mixed(columns, logits)
+            columns.append(self.rates(input_ids, sequence_ids))
+        return self.mixed(torch.cat(columns, 1), logits)
 
     @torch.no_grad()
     def follow(self, sources: Sequence[np.ndarray]) -> None:

@@ -81,7 +81,7 @@ class CTRConfig(PreTrainedConfig):
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
         boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
             of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, their `share` in the logits, and, on
-            fields, `rated_fields`, the places of the categorical ones whose values they know by their rates, and of pairs of them.
+            fields, `rated_fields`, the places of the categorical ones whose values they know by their rates, of pairs of them, and, behind these places, of lists.
         calibration (`list`, *optional*): what is added to the logits of each task, found on validation (`training.calibration`).
         processor_fingerprint (`str`, *optional*): `fingerprint` of the processor whose ids the weights know; one with another is refused
             where both are loaded together.
@@ -137,13 +137,18 @@ class CTRConfig(PreTrainedConfig):
                 and sizes["leaves"] in range(2, 32)
                 and 0 <= sizes["share"] <= 1
                 and all(
-                    place in range(len(getattr(self, "vocab_sizes", None) or ()))
+                    place
+                    in range(
+                        len(getattr(self, "vocab_sizes", None) or ())
+                        + (0 if is_pair else getattr(self, "num_sequences", 0))
+                    )
                     for own in sizes.get("rated_fields", ())
-                    for place in (own if isinstance(own, list) and len(own) == 2 else [own])
+                    for is_pair in [isinstance(own, list) and len(own) == 2]
+                    for place in (own if is_pair else [own])
                 )
             ),
             "boosted_trees",
-            "None, or trees (1 to 10,000), leaves (2 to 31), share (0 to 1) and, of a table, rated_fields (places of categorical fields, or of two)",
+            "None, or trees (1 to 10,000), leaves (2 to 31), share (0 to 1) and, of a table, rated_fields (places of categorical fields, of two, or of lists)",
         )
         tasks = len(self.task_names or ("click",))
         self._require(

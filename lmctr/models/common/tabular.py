@@ -229,7 +229,7 @@ class TabularForCTRMixin(WithHeadMixin):
                 "tasks; it goes from at least one numeric field to the logit of one task"
             )
         num_columns = config.num_numeric + len(config.vocab_sizes or ())
-        has_place = self.numeric_skip is None and num_columns > 0
+        has_place = self.numeric_skip is None and num_columns + (config.num_sequences or 0) > 0
         self.field_trees = FieldTrees(config, num_columns, config.num_tasks) if has_place else None
 
     def linear_path(self) -> LinearPath | None:
@@ -245,15 +245,16 @@ class TabularForCTRMixin(WithHeadMixin):
         """What goes from the fields to the logit past the network; families that make their parts themselves have none."""
         return getattr(self, name, None)
 
-    def _check_beside(self, rows: int, input_ids: torch.Tensor | None, numeric_values: torch.Tensor | None) -> None:
+    def _check_beside(self, rows: int, *fields: torch.Tensor | None) -> None:
         """Raise `ValueError` where what is read past the network does not fit the fields, which the embedding did not see."""
         skip, trees = self._beside("numeric_skip"), self._beside("field_trees")
         if skip is not None:
-            self.model.embedding.check_inputs(None, numeric_values, kinds=("numeric_values",), rows=rows)
+            self.model.embedding.check_inputs(None, fields[1], kinds=("numeric_values",), rows=rows)
         elif trees is not None and trees.trees is not None and not self.training:
-            self.model.embedding.check_inputs(
-                input_ids, numeric_values, kinds=("input_ids", "numeric_values"), rows=rows
-            )
+            rated = () if trees.rates is None else trees.rates.fields
+            reads_lists = any(own[0] >= trees.rates.num_categorical for own in rated)
+            kinds = ("input_ids", "numeric_values", "sequence_ids")[: 3 if reads_lists else 2]
+            self.model.embedding.check_inputs(*fields[: len(kinds)], kinds=kinds, rows=rows)
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -310,18 +311,20 @@ class TabularForCTRMixin(WithHeadMixin):
         if self.is_trees_alone(options):
             if self.model.embedding.check:
                 self.model.embedding.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
-            outputs, rows = TabularModelOutput(), len(numeric_values if input_ids is None else input_ids)
+            given = (own for own in (input_ids, numeric_values, sequence_ids) if own is not None)
+            outputs, rows = TabularModelOutput(), len(next(given))
             shape = (rows, self.config.num_tasks) if several else (rows,)
             logits = torch.zeros(shape, dtype=torch.float32, device=self.device)
         else:
             outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
             logits = self._network_logits(outputs)
         if options.get("inputs_embeds") is not None:
-            self._check_beside(len(logits), input_ids, numeric_values)
+            self._check_beside(len(logits), input_ids, numeric_values, sequence_ids)
         if (skip := self._beside("numeric_skip")) is not None:
             logits = skip(numeric_values, logits[:, None])[:, 0].float()
         elif (trees := self._beside("field_trees")) is not None:
-            logits = trees(numeric_values, input_ids, logits.reshape(*logits.shape[:1], -1)).reshape(logits.shape)
+            of_tasks = logits.reshape(*logits.shape[:1], -1)
+            logits = trees(numeric_values, input_ids, sequence_ids, of_tasks).reshape(logits.shape)
         logits, loss = calibrated(self.config, logits).clone(), None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)

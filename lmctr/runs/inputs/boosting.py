@@ -30,8 +30,8 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
     """Put boosted trees beside a new model, see [`~lmctr.models.common.boosted_trees.TreesBeside`].
 
     On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
-    the mean of both is above either. On the fields of a table half read numbers and ids, and the rates of fields of many values, half the rates
-    of all fields and pairs of fields too; of samples without rates both halves read the same.
+    the mean of both is above either. On the fields of a table half read numbers and ids, and the rates of lists and of fields of many values, half the
+    rates of all fields and pairs of fields too; of samples without rates both halves read the same.
 
     Args:
         model: with a place for trees. samples: the training part, what the trees read as their values.
@@ -45,7 +45,8 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
         if isinstance(beside, FieldTrees):
             rates = beside.num_columns + len(forests) * len(samples.rated) + np.arange(len(samples.rated))  # its own
             sizes = model.config.vocab_sizes
-            many = np.array([isinstance(own, int) and sizes[own] > TREE_BINS for own in samples.rated], bool)
+            many = [isinstance(own, int) and (own >= len(sizes) or sizes[own] > TREE_BINS) for own in samples.rated]
+            many = np.array(many, bool)
             read = [np.r_[: beside.num_columns, own] for own in (rates[many], rates)]
             halves = read[1:] if many.any() and many.all() else read
             forests.append(_field_forest(values, halves, labels, weight, seed))

@@ -33,7 +33,7 @@ from lmctr.evaluation.baseline_parts import MANY_ROWS, MAX_FITTED_EVENTS, newest
 from lmctr.evaluation.rates import chosen_pairs, pair_ids, value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics, table_baseline_predictions
 from lmctr.models.common.base import IGNORED_LABEL
-from lmctr.models.common.boosted_trees import FieldTrees
+from lmctr.models.common.boosted_trees import FieldTrees, rated_sizes
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS, RunFolder
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, check_part, checksum
 from lmctr.runs.inputs.going_on import GoingOn
@@ -460,8 +460,12 @@ class TabularInput(GoingOn, StoredInput):
         rows = train[fitted]
         if not isinstance(beside, FieldTrees):
             return self._samples(self.store.numeric_values[rows], rows)
-        fields = (self.store.numeric_values, self.store.input_ids)
-        columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
+        fields = [
+            own[rows].astype(np.float32)
+            for own in (self.store.numeric_values, self.store.input_ids)
+            if own is not None
+        ]
+        columns = np.concatenate([np.empty((len(rows), 0), np.float32), *fields], 1)
         ordered, numbers = self.store.processor.ordered_fields(), set()
         # rates of bins of numbers that trees read tell nothing new, and of few rows the more of a row's own label
         if len(rows) < MANY_ROWS:
@@ -470,24 +474,29 @@ class TabularInput(GoingOn, StoredInput):
         rated = [
             place for place, own in enumerate(categorical) if own.type != "numeric" or own.source_column not in numbers
         ]
-        if not rated:
-            return self._samples(columns, rows)
-        samples, sizes, ids = self._samples(columns, rows), model.config.vocab_sizes, self.store.input_ids[train]
+        samples, sizes = self._samples(columns, rows), rated_sizes(model.config)
+        lists = range(len(categorical), len(sizes))
+        if not rated and not lists:
+            return samples
+        ids = np.empty((len(train), 0), np.int64) if self.store.input_ids is None else self.store.input_ids[train]
         given = self.store.labels[train], self.view.sample_weight(train), fitted
-        whole, own = value_rates(ids.T, sizes, *given)
+        of_fields = sizes[: len(categorical)]
+        whole, own = value_rates(ids.T, of_fields, *given)
         pairs = itertools.chain.from_iterable(  # of any task
-            chosen_pairs(ids[fitted], sizes, categorical, own[:, task], labels, samples.weight)
-            for task, labels in enumerate(samples.labels.reshape(len(rows), -1).T)
+            chosen_pairs(ids[fitted], of_fields, categorical, own[:, task], labels, samples.weight)
+            for task, labels in enumerate(samples.labels.reshape(len(rows), -1).T if of_fields else ())
         )
         pairs = [list(pair) for pair in dict.fromkeys(pairs)]
-        cells = [prod(sizes[field] for field in pair) for pair in pairs]
-        of_pairs, more = value_rates((pair_ids(ids, sizes, pair) for pair in pairs), cells, *given)
-        rates = np.split(whole, np.cumsum(sizes))
+        cells = [*(prod(sizes[field] for field in pair) for pair in pairs), *(sizes[place] for place in lists)]
+        of_lists = (self.store.sequence_ids[train, place - len(categorical)] for place in lists)
+        more_ids = itertools.chain((pair_ids(ids, sizes, pair) for pair in pairs), of_lists)
+        of_more, more = value_rates(more_ids, cells, *given)
+        rates = np.split(whole, np.cumsum(of_fields))
         own = np.concatenate([own[:, :, rated], more], 2)
         return samples._replace(
             values=np.concatenate([columns, own.reshape(len(rows), -1)], 1),
-            rated=[*rated, *pairs],
-            rates=np.concatenate([*(rates[field] for field in rated), of_pairs]),
+            rated=[*rated, *pairs, *lists],
+            rates=np.concatenate([*(rates[field] for field in rated), of_more]),
         )
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
