@@ -124,8 +124,8 @@ class CTRTrainingArguments(TrainingArguments):
             `"zero"`: the linear way starts at zero, the rest as ever.
         boosting_share (`float` or `"auto"`, defaults to 0.0):
             Above 0, `lmctr train` puts gradient-boosted trees on the statistics beside a model with such a linear way, and beside a tabular
-            model without one trees on all its numeric and categorical fields and on the rates of values of the latter, of pairs of them and of lists (the mean of their values'). They
-            are fitted on the training part and weighted as it is trained, and become a part of the model: its logits are (1 - share) * network +
+            model without one trees on all its numeric and categorical fields and on the rates of values of the latter, of pairs of them and of
+            lists (the mean of their values'). They are fitted on the training part and weighted as it is trained, and become a part of the model: its logits are (1 - share) * network +
             share * trees. Each learns by itself; 0.5 is a good share for models that are about as good, and `"auto"` trains with it and then
             takes the one by the log loss on validation
             ([`~lmctr.runs.inputs.boosting.choose_share`]), which may be 0. With `from_run` the earlier run's trees stay, with this share unless it is 0;
