@@ -74,11 +74,12 @@ class KeptStates:
             return self.grown(user)
 
     def grown(self, user: str) -> bool:
-        """Measure the state of a user again, after a use that may have changed it; whether it is still kept."""
+        """Measure the state of a user again, after a use that may have changed it and ends now; whether it is still kept."""
         with self._lock:
             kept = self._kept.get(user)
             if kept is None:
                 return False
+            kept.used = self._clock()
             self._kept.move_to_end(user)
             self._measure(user, kept)
             self._make_room()
