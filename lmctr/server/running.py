@@ -39,9 +39,8 @@ def serve(options: ServeOptions) -> int:
         OSError: the address is taken.
     """
     try:
-        import uvicorn
-
         from .app import create_app
+        from .listening import Server, uvicorn
         from .metrics import ServerMetrics
     except ImportError as error:
         raise ImportError(f"lmctr serve needs the extra serve: pip install 'lmctr[serve]' ({error})") from error
@@ -73,7 +72,7 @@ def serve(options: ServeOptions) -> int:
         # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
         gc.collect()
         gc.freeze()
-        server = uvicorn.Server(
+        server = Server(
             uvicorn.Config(
                 app,
                 log_level="warning",

@@ -1,8 +1,10 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
+import asyncio
 import json
 import shlex
 import signal
+import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -11,12 +13,14 @@ import httpx
 import numpy as np
 import pytest
 import torch
+import uvicorn
 import warm
 from served_runs import KINDS, event_run, table_run
 
 from lmctr.cli.main import main
-from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.server import running
+from lmctr.server.listening import Server
 from lmctr.server.options import ServeOptions
 from lmctr.server.running import _load
 
@@ -83,6 +87,40 @@ def test_a_stop_as_soon_as_it_listens(tmp_path):
         assert process.wait(30) == 0
     finally:
         process.kill()
+
+
+def test_who_waits_to_be_taken_on_at_a_stop_is_answered():
+    """Connections that came since the last turn of the loop, and those whose request comes a moment later."""
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    async def stop():
+        config = uvicorn.Config(app, log_level="warning")
+        config.load()
+        server = Server(config)
+        server.lifespan = config.lifespan_class(config)
+        with bound("127.0.0.1", 0) as address:
+            address.listen(16)
+            await server.startup([address])
+            clients = [socket.create_connection(address.getsockname()) for _ in range(6)]
+            for client in clients[:3]:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            stopping = asyncio.create_task(server.shutdown([address]))
+            await asyncio.sleep(0.02)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", clients[0].getpeername()[1]))
+            for client in clients[3:]:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await stopping
+        answers = [client.makefile("rb").readline() for client in clients]
+        for client in clients:
+            client.close()
+        return answers
+
+    assert asyncio.run(stop()) == [b"HTTP/1.1 200 OK\r\n"] * 6
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
