@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import place, with_zone_names
+from lmctr.data.logs.times import iso_times
 from lmctr.data.reading import TO_UTF8
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
@@ -214,18 +215,20 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
 
 
 def _moments(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array: pa.Array) -> pa.Array:
-    """Times of unix seconds as whole floats or texts, and of ISO texts."""
-    texts = canonical_words(neutral_words(words), "integer")
-    seconds = pc.match_substring_regex(texts, r"^-?[0-9]{1,12}$").fill_null(False)
+    """Times of unix seconds as floats or texts, and of ISO texts."""
+    texts = neutral_words(words)
+    is_number = pc.match_substring_regex(texts, r"^-?[0-9]{1,12}(\.[0-9]*)?$").fill_null(False)
     given = pc.and_(pc.is_valid(texts), pc.not_equal(texts, "")).fill_null(False)
-    moments = pc.if_else(seconds, texts, "0").cast(pa.int64()).cast(pa.timestamp("s"))
-    found = [
-        None if number or not there else iso_seconds(text.as_py())
-        for number, there, text in zip(seconds.to_pylist(), given.to_pylist(), texts)
-    ]
-    moments = pc.if_else(seconds, moments, pa.array(found, pa.timestamp("s")))
+    numbers = pc.floor(pc.if_else(is_number, texts, "0").cast(pa.float64()))
+    is_number = pc.and_(is_number, pc.less_equal(pc.abs(numbers), MAX_SECONDS))
+    others = pc.if_else(pc.and_not(given, is_number), texts, None)
+    moments = iso_times(others)
+    if moments is None:  # some are none, or only some have a zone
+        moments = pa.array([text and iso_seconds(text) for text in others.to_pylist()], pa.timestamp("s"))
+    seconds = pc.floor_temporal(moments, unit="second").cast(pa.timestamp("s"))
+    moments = pc.if_else(is_number, numbers.cast(pa.int64()).cast(pa.timestamp("s")), seconds)
     bad = pc.and_(given, pc.is_null(moments)).to_numpy(zero_copy_only=False)
-    accepted = "Accepted: timestamps, whole unix seconds, ISO times; give time_format for other texts."
+    accepted = "Accepted: timestamps, unix seconds, ISO times; give time_format for other texts."
     rows.refuse((codes >= 0) & np.append(bad, False)[codes], array, field.source_column, "are no times", accepted)
     return moments
 
