@@ -20,9 +20,8 @@ from served_runs import KINDS, event_run, table_run
 from lmctr.cli.main import main
 from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.server import running
-from lmctr.server.listening import Server
 from lmctr.server.options import ServeOptions
-from lmctr.server.running import _load
+from lmctr.server.running import _load, server_class
 
 ROWS = {"rows": [{"ad": "a1", "price": 2.0}]}
 
@@ -100,7 +99,7 @@ def test_who_waits_to_be_taken_on_at_a_stop_is_answered():
     async def stop():
         config = uvicorn.Config(app, log_level="warning")
         config.load()
-        server = Server(config)
+        server = server_class()(config)
         server.lifespan = config.lifespan_class(config)
         with bound("127.0.0.1", 0) as address:
             address.listen(16)
