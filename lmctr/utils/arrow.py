@@ -86,16 +86,13 @@ def of_other_library(value: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """[`of_other_library`]; what can be read only once (a RecordBatchReader, a generator) is read: batches or tables of the same columns as one pyarrow
-    Table, else a list of what there is."""
+    """[`of_other_library`]; what can be read only once is read: batches or tables of the same columns as one pyarrow Table, else as a list."""
     value = of_other_library(value)
     if isinstance(value, Iterator):
         value = [row_of_frame(own) for own in value]
     if isinstance(value, (list, tuple)) and {*map(type, value)} in ({pa.RecordBatch}, {pa.Table}):
         with contextlib.suppress(pa.ArrowInvalid):  # of other columns, whose reader says what it lacks
-            return pa.concat_tables(
-                [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in value]
-            )
+            return pa.concat_tables(map(pa.table, value))
     return value
 
 

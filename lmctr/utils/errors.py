@@ -27,7 +27,7 @@ _NOT_THERE = (
     "device string",
     _TAKEN,
 )
-_SECONDS_TO_END = 5  # until a launcher has ended the others
+_SECONDS_TO_END = 5
 _PEER_ENDED = ("Connection closed by peer", "Connection closed by remote peer", "Connection reset by peer")
 
 
@@ -83,8 +83,7 @@ def told(error: Exception, way: str = "") -> str:
 
 
 def let_first_speak() -> None:
-    """Before a process of a launch tells its error: where it is not the first, wait until the launcher, which the same error of the first lets end
-    all, would have ended it. What all of them find wrong is then told once, and what only this one does a moment later."""
+    """Before a process of a launch tells its error: wait, unless it is the first, whose own error lets the launcher end all."""
     if os.environ.get("RANK", "0") != "0":
         with suppress(KeyboardInterrupt):
             time.sleep(_SECONDS_TO_END)

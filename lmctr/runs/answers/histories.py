@@ -90,7 +90,7 @@ class HistoryAnswers(Answers):
             try:
                 RequestStatistics.extend_many(those, behaviors)
             except ValueError:
-                for place in places:  # whole, so that the behaviour is named by its place in the request
+                for place in places:  # whole, which says the behaviour's place
                     RequestStatistics(self.processor, self.items).extend(requests[place]["history"])
                 raise
             candidates, times = ([requests[place][key] for place in places] for key in ("candidates", "time"))
