@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lmctr._early import hear_interrupt
 from lmctr.cli import main as cli
+from lmctr.utils.errors import let_first_speak
 from lmctr.utils.files import is_utf_8
 from lmctr.utils.stopping import hear_in_finalizers
 
@@ -24,6 +25,7 @@ def main() -> int:
         if cli.is_debugging():
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
+        let_first_speak()
         print(
             f"error: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})\n"
             "this looks like a bug of lmctr; LMCTR_DEBUG=1 shows where it happened",

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from lmctr import __version__
 from lmctr.cli.parser import Parser
-from lmctr.utils.errors import is_debugging, is_for_users, is_unread, told
+from lmctr.utils.errors import is_debugging, is_for_users, is_unread, let_first_speak, told
 from lmctr.utils.stopping import stopped_by_term
 from lmctr.utils.suggest import did_you_mean
 
@@ -77,6 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         if is_debugging() or not is_for_users(error):
             raise
         if not getattr(error, "is_told", False):  # by another process
+            let_first_speak()
             print(f"error: {told(error, _other_place(args))}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
 

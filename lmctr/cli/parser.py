@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import copy
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from lmctr.runs.words import meant_key
+from lmctr.utils.errors import let_first_speak
 from lmctr.utils.suggest import nearest
 
 
@@ -40,6 +41,10 @@ class Parser(argparse.ArgumentParser):
             flag = next((word for word in unknown if word.startswith("-")), None)
             self.error(f"unexpected words: {' '.join(unknown)}" if flag is None else self._unknown_flag(flag))
         return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        let_first_speak()
+        super().error(message)
 
     def _unknown_flag(self, flag: str) -> str:
         word = flag.lstrip("-").partition("=")[0]

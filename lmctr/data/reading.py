@@ -189,14 +189,16 @@ def read_errors(path: Path, kind: str = "parquet") -> Iterator[None]:
         raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
 
 
-def files_with_rows(path: Path) -> dict[Path, dict[str, pa.Scalar]]:
-    """[`parquet_files`] without those of no row, where any has one."""
-    files, filled = parquet_files(path), {}
-    for file, held in files.items():
+def files_with_rows(path: Path) -> dict[Path, tuple[dict[str, pa.Scalar], pa.Schema]]:
+    """[`parquet_files`] without those of no row, where any has one, and each file's own columns."""
+    found, filled = {}, {}
+    for file, held in parquet_files(path).items():
         with read_errors(file):
-            if pq.read_metadata(for_arrow(file)).num_rows:
-                filled[file] = held
-    return filled or files
+            footer = pq.read_metadata(for_arrow(file))
+            found[file] = held, footer.schema.to_arrow_schema()
+        if footer.num_rows:
+            filled[file] = found[file]
+    return filled or found
 
 
 def columns_of_file(
@@ -432,9 +434,10 @@ def _read_parquet(
     files = files_with_rows(folder)
     name = (next(iter(files)) if len(files) == 1 else folder).name
     for path in over(files, f"reading {name}", "files", show=progress):
+        held, own = files[path]
+        columns = columns_of_file(own.names, held, wanted, path)
         with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
-            columns = columns_of_file(file.schema_arrow.names, files[path], wanted, path)
-            table = with_held(with_plain_types(file.read(columns=columns)), files[path], wanted)
+            table = with_held(with_plain_types(file.read(columns=columns)), held, wanted)
         for name in (name for name, kind in types.items() if kind == ID and name in table.column_names):
             if pa.types.is_integer(table.schema.field(name).type):
                 values = whole_numbers(table[name]).dictionary_encode()

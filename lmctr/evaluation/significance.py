@@ -30,6 +30,7 @@ from lmctr.evaluation.metrics import (
 __all__ = ["PairedTest", "cluster_bootstrap_test", "delong_test", "paired_bootstrap_test", "paired_t_test"]
 
 _DRAWS_AT_ONCE = 1 << 22  # of a bootstrap held in memory
+_ROUNDING = 1e-12  # differences that lie closer together, relative to the values, are the same but for rounding
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,9 @@ def cluster_bootstrap_tests(
 def paired_t_test(values_a: Sequence[float], values_b: Sequence[float], confidence: float = 0.95) -> PairedTest:
     """Student's paired t test over runs: `values_a[i]` and `values_b[i]` come from the same seed (and split).
 
+    Differences that are equal but for rounding say nothing of how far those of other seeds would spread, and decide nothing: unless they are 0,
+    p is 1 and the interval without end.
+
     Raises:
         ValueError: lengths that differ, fewer than two pairs, non-finite values.
     """
@@ -219,9 +223,12 @@ def paired_t_test(values_a: Sequence[float], values_b: Sequence[float], confiden
     difference, error = float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps)))
     from scipy.stats import t  # see above
 
-    student = t(df=len(gaps) - 1)
-    reach = float(student.ppf(0.5 + confidence / 2)) * error
-    p_value = float(2 * student.sf(abs(difference) / error)) if error > 0 else float(difference == 0)
+    student, rounding = t(df=len(gaps) - 1), _ROUNDING * max(np.abs(a).max(), np.abs(b).max())
+    reach, p_value = float(student.ppf(0.5 + confidence / 2)) * error, 1.0
+    if np.ptp(gaps) > rounding:
+        p_value = float(2 * student.sf(abs(difference) / error))
+    elif abs(difference) > rounding:
+        reach = math.inf
     means, interval = (float(a.mean()), float(b.mean())), (difference - reach, difference + reach)
     return PairedTest("paired t test", *means, difference, error, p_value, interval, confidence, num_pairs=len(gaps))
 

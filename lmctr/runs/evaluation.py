@@ -152,6 +152,7 @@ def evaluate(
             processing_class=processor,
         )
         with ProgressLines() as lines:
+            lines.part = split
             trainer.add_callback(lines)
             dataset = view.dataset(split)
             output = trainer.predict(dataset, metric_key_prefix=split)

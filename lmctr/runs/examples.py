@@ -43,7 +43,7 @@ def example_request(folder: RunFolder, items: ItemStatistics | None) -> dict[str
     """A request with the first of the example rows, as `lmctr predict` and `lmctr serve` take it. items: the run's, where it counts statistics."""
     rows = example_rows(folder)
     if "rows" in rows:
-        return {"rows": rows["rows"]}
+        return {"rows": rows["rows"][:1]}
     if "ads" in rows:
         return {"user": rows["users"][0], "ads": rows["ads"][0]}
     candidate = rows["targets"][0] if "targets" in rows else {"item": rows["candidates"][0][0]}

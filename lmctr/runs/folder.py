@@ -327,7 +327,10 @@ class RunFolder:
                 "whole model with save_pretrained"
             )
         if not index.is_file():
-            raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): the model was not saved there")
+            why = "the model was not saved there"
+            if (variant := next(path.glob("model.*.safetensors"), None)) is not None:
+                why = f"it holds those of a variant alone ({variant.name}); load them by AutoModelForCTR.from_pretrained(..., variant=...), and save them without one"
+            raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): {why}")
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{index} has no weight_map")

@@ -23,6 +23,9 @@ class ProgressLines(TrainerCallback):
         stage: tells the current stage (1, 2 or None).
         say: prints a line.
         last: the step that the training ends with, where that is not the last one of its schedule.
+
+    Attributes:
+        part: of the data that is measured.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class ProgressLines(TrainerCallback):
         self.stage = stage
         self.say = say
         self.last = last
+        self.part = "validation"
         self.began = time.monotonic()
         self.first_step = 0
         self.works: dict[str, Work] = {}
@@ -77,12 +81,13 @@ class ProgressLines(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero:
             total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
-            if "measuring" not in self.works:
-                self._count("measuring", "batches", total, 0)
-            self._count("measuring", "batches", total, self.works["measuring"].done + 1)
+            what = f"measuring {self.part}"
+            if what not in self.works:
+                self._count(what, "batches", total, 0)
+            self._count(what, "batches", total, self.works[what].done + 1)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        self._end("measuring")
+        self._end(f"measuring {self.part}")
 
     on_predict = on_evaluate
 

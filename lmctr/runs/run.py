@@ -21,7 +21,7 @@ from lmctr.runs.folder import RECIPE, RunFolder
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
-from lmctr.utils.arrow import of_other_library
+from lmctr.utils.arrow import held
 from lmctr.utils.outside import entries
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Run:
 
         Args:
             rows: a list or table of requests, or rows of a table, see [`~lmctr.runs.answers.predict_rows`]. For a run of a log also a table of users,
-                items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns): each row's history,
-                description and statistics are those of the log, read anew, before the row's time.
+                items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns, a
+                generator of rows or Arrow batches): each row's history, description and statistics are those of the log, read anew, before the row's time.
             log: where they come from, as in `lmctr predict --log`; default: the run's log.
             allow_unknown: score a table also where next to no value of a field is known.
 
@@ -108,7 +108,7 @@ class Run:
         """
         if log is not None and not isinstance(log, (str, Path)):
             raise ValueError(f"log: expected the path of a schema, a folder or a file, got {type(log).__name__}")
-        processor, log, rows = self.processor, None if log is None else str(log), of_other_library(rows)
+        processor, log, rows = self.processor, None if log is None else str(log), held(rows)
         if hasattr(rows, "__len__") and not isinstance(rows, (str, Mapping)) and not len(rows):
             tasks = getattr(processor, "tasks", ("label",))
             return np.zeros((0, len(tasks))[: 1 + (len(tasks) > 1)], dtype=np.float32)
@@ -157,7 +157,7 @@ class Run:
         from lmctr.runs.answers.recommend import best_table
 
         ranked = self._ranked(log, items, seen, time, allow_unknown=allow_unknown)
-        found = best_table(ranked, of_other_library(users), top)
+        found = best_table(ranked, held(users), top)
         for warning in ranked.warnings:
             logger.warning(warning)
         return found
@@ -187,7 +187,7 @@ class Run:
     def _ranked(self, log: str | Path | None, items: Any, *values: Any, **options: Any) -> BestItems:
         from lmctr.runs.answers.recommend import BestItems
 
-        given = (None if log is None else str(log), of_other_library(items), *values)
+        given = (None if log is None else str(log), held(items), *values)
         return BestItems(self.folder, self.model, self.processor, *given, **options, name=self._name)
 
     def embeddings(self) -> dict[str, pa.Table]:

@@ -543,7 +543,7 @@ class Training:
                     f"calibration: {', '.join(f'{own:+.3f}' for own in added)} on the logits, by the clicks of validation"
                 )
             for name in parts:
-                dataset = view.dataset(name)
+                dataset, lines.part = view.dataset(name), name
                 output = trainer.predict(dataset, metric_key_prefix=name)
                 metrics[name] = plain_metrics(output.metrics, name, view.tasks)
                 if lacking := words_on_undefined(metrics[name], view.tasks, dataset.groups is not None):
@@ -599,7 +599,7 @@ class Training:
         """What the training that is measured on validation found, from an earlier try where it was completed there."""
         file = self.folder.refit / CHOSEN
         if not file.is_file():
-            found = self._fit(self.view, self._trainer(self.view, processor, self.args))
+            found = self._fit(self.view, self._trainer(self.view, processor, self.args), PARTS[1:2])
             if self.is_first:
                 processor.save_pretrained(self.folder.refit / FIRST)
                 write_json(file, found)
@@ -687,7 +687,6 @@ class Training:
                 shutil.copytree(folder / "retriever", self.folder.retriever, dirs_exist_ok=True)
         split_metrics = {"validation": chosen["split metrics"]["validation"], **found["split metrics"]}
         about = {name: chosen[name] for name in ("best_step", "steps", "training_samples", "train_seconds")}
-        about["test"] = chosen["split metrics"]["test"]
         found |= {"split metrics": split_metrics, "evaluations": chosen["evaluations"], "before_refit": about}
         found |= {name: chosen[name] for name in ("boosting_share", "calibration") if name in chosen}
         return view, trainer, found

@@ -50,9 +50,11 @@ def value_vectors(model: Any, processor: Any) -> dict[str, pa.Table]:
 
 
 def write_vectors(vectors: dict[str, pa.Table], folder: Path) -> list[Path]:
-    """Write a Parquet file for each field, as `data.pretrained` reads them."""
+    """Write a Parquet file for each field, as `data.pretrained` reads them, with `_` for blanks in its name."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{quote(name, safe=' ')}.parquet" for name in vectors]
+    names = {name.replace(" ", "_"): name for name in vectors}
+    names = names if len(names) == len(vectors) else vectors  # else two would have one name
+    files = [folder / f"{quote(name, safe='')}.parquet" for name in names]
     for file, table in zip(files, vectors.values()):
         with replacing(file) as path:
             pq.write_table(table, path)

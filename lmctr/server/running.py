@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,6 +28,7 @@ from .options import ServeOptions
 
 _MOST_WORKERS = 4  # by default; the interpreter lets one thread at a time run between the operations of torch
 _LONGEST = 4000  # characters of a request that is printed
+_LAST_WORDS = 0.1  # seconds until a request has come of who was taken on last
 _STATES = "kept_states.tsv"
 _LOST = " {:,} could not go over, and their users are answered 404 until they are started again"
 logger = logging.getLogger("lmctr.server")
@@ -73,7 +77,7 @@ def serve(options: ServeOptions) -> int:
         # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
         gc.collect()
         gc.freeze()
-        server = uvicorn.Server(
+        server = server_class()(
             uvicorn.Config(
                 app,
                 log_level="warning",
@@ -110,6 +114,29 @@ def serve(options: ServeOptions) -> int:
             sys.stderr.flush()
             os._exit(int(not left))  # a thread inside torch would not let the interpreter end
     return int(not left)
+
+
+def server_class() -> type:
+    """uvicorn's server, but for its end: who waits to be taken on then, or has asked nothing yet, is answered, where its own resets the connection."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket]) -> None:
+            waiting = []
+            for listening, server in zip(sockets, self.servers):
+                with suppress(OSError):  # nobody waits any more
+                    while True:
+                        waiting.append(listening.accept()[0])
+                server.close()
+            values = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+            for own in waiting:
+                own.setblocking(False)
+                make = partial(self.config.http_protocol_class, **values)
+                await asyncio.get_running_loop().connect_accepted_socket(make, own)
+            await asyncio.sleep(_LAST_WORDS)
+            await super().shutdown(sockets)
+
+    return Server
 
 
 def _workers(options: ServeOptions) -> tuple[int, int]:

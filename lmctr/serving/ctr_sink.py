@@ -82,9 +82,11 @@ class CTRSinkScorer(RequestScorer):
         self.reason = against or why
         self.encoded_class = EncodedPrefix if self.shares_prefix else None
 
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
+    def check_behaviors(
+        self, behaviors: Sequence[Mapping[str, Any]], after: float | None, name: str = "behaviors"
+    ) -> None:
         last = None if after is None else whole_seconds(after, "after")
-        with _named_errors(history="behaviors"):
+        with _named_errors(history=name):
             for number, behavior in enumerate(behaviors):
                 check_behavior(behavior, 0, number)
                 time = whole_seconds(behavior["time"], f"histories[0][{number}]['time']")
@@ -96,8 +98,8 @@ class CTRSinkScorer(RequestScorer):
                 last = time
                 if self.processor.needs_values:
                     graded_value(behavior, f"histories[0][{number}]")
-                for name in self.processor.sink_statistics:
-                    behavior_statistic(behavior, name, 0, number)
+                for statistic in self.processor.sink_statistics:
+                    behavior_statistic(behavior, statistic, 0, number)
                 if not self.processor.needs_feedback:
                     continue
                 code = feedback_code(behavior, self.processor.prompt.feedback_names, 0, number)

@@ -27,11 +27,13 @@ class EventScorer(RequestScorer):
 
     reason = "each candidate weighs the events of the history: they are embedded once for all candidates of a request"
 
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None = None) -> None:
-        self._batch(behaviors, None, 0, "behaviors")
+    def check_behaviors(
+        self, behaviors: Sequence[Mapping[str, Any]], after: float | None = None, name: str = "behaviors"
+    ) -> None:
+        self._batch(behaviors, None, 0, name)
         if after is not None and behaviors and behaviors[0]["time"] < after:
             raise ValueError(
-                f"behaviors[0] has time {behaviors[0]['time']}, before the last one of the state ({after}); give behaviours oldest "
+                f"{name}[0] has time {behaviors[0]['time']}, before the last one of the state ({after}); give behaviours oldest "
                 "first"
             )
 

@@ -71,18 +71,22 @@ class KeptStates:
         with self._lock:
             self.remove(user)
             self._kept[user] = _Kept(state, 0, self._clock() - idle)
-            return self.grown(user)
+            return self._fits(user)
 
     def grown(self, user: str) -> bool:
-        """Measure the state of a user again, after a use that may have changed it; whether it is still kept."""
+        """Measure the state of a user again, after a use that may have changed it and ends now; whether it is still kept."""
         with self._lock:
             kept = self._kept.get(user)
             if kept is None:
                 return False
+            kept.used = self._clock()
             self._kept.move_to_end(user)
-            self._measure(user, kept)
-            self._make_room()
-            return user in self._kept
+            return self._fits(user)
+
+    def _fits(self, user: str) -> bool:
+        self._measure(user, self._kept[user])
+        self._make_room()
+        return user in self._kept
 
     def _measure(self, user: str, kept: _Kept) -> None:
         size = kept.state.num_bytes

@@ -86,8 +86,10 @@ class RequestScorer(ABC):
         return plain_model(model) is self._model
 
     @abstractmethod
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
-        """Raise `ValueError`, naming `behaviors[i]`, for behaviours that no request could hold, or earlier than time `after`."""
+    def check_behaviors(
+        self, behaviors: Sequence[Mapping[str, Any]], after: float | None, name: str = "behaviors"
+    ) -> None:
+        """Raise `ValueError`, naming `behaviors[i]` by their `name`, for behaviours that no request could hold, or earlier than time `after`."""
 
     @abstractmethod
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:

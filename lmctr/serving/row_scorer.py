@@ -23,7 +23,9 @@ class RowScorer(RequestScorer):
     of_user: ClassVar[str]
     of_candidate: ClassVar[str]
 
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
+    def check_behaviors(
+        self, behaviors: Sequence[Mapping[str, Any]], after: float | None, name: str = "behaviors"
+    ) -> None:
         raise ValueError(
             f"{type(self.model).__name__} reads {self.reads}, no events, so there is no state to keep of a user; give "
             f"lmctr.serving.score [user], {self.instead}"

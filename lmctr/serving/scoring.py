@@ -78,7 +78,7 @@ def score(
     scorer = scorer_for(model, processor)
     if items is not None:
         known = RequestStatistics(processor, items)
-        scorer.check_behaviors(history, None)
+        scorer.check_behaviors(history, None, "history")
         known.extend(history)
         candidates = known.fill(candidates, time)
     return scorer.score(Request(history, candidates, time, similarity, max_tokens), None)[0]

@@ -46,13 +46,13 @@ class RequestStatistics:
         """Take over the user's counts as `UserStatistics.to_dict` gave them."""
         self.user = UserStatistics.from_dict(values, self.processor.statistics_reader, items)
 
-    def extend(self, behaviors: Sequence[Mapping[str, Any]]) -> None:
-        """Count behaviours, oldest first, none earlier than those before.
+    def extend(self, behaviors: Sequence[Mapping[str, Any]], name: str = "history") -> None:
+        """Count behaviours, oldest first, none earlier than those before; `name`: what errors call them.
 
         Raises:
             ValueError: a behaviour without `item`, with one that can be no id, or whose label is not known; nothing is counted then.
         """
-        self.extend_many([self], [behaviors])
+        self.extend_many([self], [behaviors], name)
 
     def fill(self, candidates: Sequence[Any], time: float) -> list[dict[str, Any]]:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
@@ -63,7 +63,9 @@ class RequestStatistics:
         return self.fill_many([self], [candidates], [time])[0]
 
     @staticmethod
-    def extend_many(those: Sequence[RequestStatistics], behaviors: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    def extend_many(
+        those: Sequence[RequestStatistics], behaviors: Sequence[Sequence[Mapping[str, Any]]], name: str = "history"
+    ) -> None:
         """[`extend`] each of several, of one processor and table, all at once.
 
         Raises:
@@ -72,11 +74,11 @@ class RequestStatistics:
         try:
             events = [one.processor.statistics_events(own) for one, own in zip(those, behaviors, strict=True)]
             for one, (items, *_) in zip(those, events):
-                each(items, "history[{}]: item".format, one.user.items.check)
+                each(items, f"{name}[{{}}]: item".format, one.user.items.check)
             UserStatistics.extend_many([one.user for one in those], events)
         except ValueError as error:  # the processor speaks of batches, the statistics of columns
-            text = re.sub(r"^times\[(\d+)\] is", r"history[\1]: time is", str(error))
-            raise ValueError(text.replace("histories[0]", "history")) from error
+            text = re.sub(r"^times\[(\d+)\] is", rf"{name}[\1]: time is", str(error))
+            raise ValueError(text.replace("histories[0]", name)) from error
 
     @staticmethod
     def fill_many(

@@ -92,7 +92,7 @@ class UserState:
         self.num_seen = 0
         self.reencoded = 0
         if history != ():  # many move to another model, and begin with nothing
-            self.extend(history, time)
+            self.extend(history, time, "history")
 
     def __copy__(self) -> UserState:
         """The same user's state, which goes on by itself; model, processor and table of items are the same objects."""
@@ -123,24 +123,26 @@ class UserState:
     def num_encoded(self) -> int:
         return 0 if self._encoded is None else self._encoded.num_positions
 
-    def extend(self, behaviors: Sequence[Mapping[str, Any]], time: float | None = None) -> None:
+    def extend(
+        self, behaviors: Sequence[Mapping[str, Any]], time: float | None = None, name: str = "behaviors"
+    ) -> None:
         """Add behaviours, oldest first, all at or after the last one; and encode what they change (see `reencoded`).
 
         Args:
-            behaviors: as the processor takes them. time: see [`UserState`].
+            behaviors: as the processor takes them. time: see [`UserState`]. name: what errors call the behaviours.
 
         Raises:
             ValueError: behaviours that the processor refuses; the state is then as before.
         """
         self._check_unchanged([self])
-        behaviors = entries(behaviors, "behaviors")
-        self._scorer.check_behaviors(behaviors, self.last_time)
+        behaviors = entries(behaviors, name)
+        self._scorer.check_behaviors(behaviors, self.last_time, name)
         history = self._history + behaviors
         needed = max(self._scorer.needed(history), min(len(history), 1))  # one that is never read says when it was
         history = history[len(history) - needed :]
         encoded, reencoded = self._scorer.encode(history, self._encoded, time)
         if self._statistics is not None:
-            self._statistics.extend(behaviors)
+            self._statistics.extend(behaviors, name)
         self._history, self.num_seen = history, self.num_seen + len(behaviors)
         self._encoded, self.reencoded = encoded, reencoded
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from .rows import row_of_frame
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -81,6 +83,17 @@ def of_other_library(value: Any) -> Any:
     return pa.table(
         {name: pa.chunked_array([*chunks]) if table.num_rows else pa.array([]) for name, chunks in columns.items()}
     )
+
+
+def held(value: Any) -> Any:
+    """[`of_other_library`]; what can be read only once is read: batches or tables of the same columns as one pyarrow Table, else as a list."""
+    value = of_other_library(value)
+    if isinstance(value, Iterator):
+        value = [row_of_frame(own) for own in value]
+    if isinstance(value, (list, tuple)) and {*map(type, value)} in ({pa.RecordBatch}, {pa.Table}):
+        with contextlib.suppress(pa.ArrowInvalid):  # of other columns, whose reader says what it lacks
+            return pa.concat_tables(map(pa.table, value))
+    return value
 
 
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(), pa.float16(): pa.float32()}

@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import select
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -25,6 +27,7 @@ _NOT_THERE = (
     "device string",
     _TAKEN,
 )
+_SECONDS_TO_END = 5
 _PEER_ENDED = ("Connection closed by peer", "Connection closed by remote peer", "Connection reset by peer")
 
 
@@ -77,6 +80,13 @@ def told(error: Exception, way: str = "") -> str:
     folder = getattr(error, "in_folder", "")  # named where the error names nothing itself
     place = f"{folder}: " if not getattr(error, "filename", None) and folder not in str(error) else ""
     return f"{place}{error}; is the disk full? Free some and give the same command again (train: with --resume)"
+
+
+def let_first_speak() -> None:
+    """Before a process of a launch tells its error: wait, unless it is the first, whose own error lets the launcher end all."""
+    if os.environ.get("RANK", "0") != "0":
+        with suppress(KeyboardInterrupt):
+            time.sleep(_SECONDS_TO_END)
 
 
 def is_unread() -> bool:

@@ -1,6 +1,7 @@
 """Text models in launches of two processes: a stop inside an epoch, and the configurations that are shipped for accelerate."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,3 +112,29 @@ def test_the_shipped_sharding_configuration_is_refused_on_cpus(recipe_file, tmp_
     assert "error: the launcher asks for FSDP, but the training is on the CPU" in done.stderr
     assert "recipes/accelerate/cpu2.yaml" in done.stderr
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--training.learning_rat", "1"], "error: unknown key 'learning_rat' in training"),
+        (["--resum"], "lmctr train: error: unknown option --resum"),
+    ],
+)
+def test_an_early_mistake_is_told_by_the_first_process_alone(recipe_file, tmp_path, words, said):
+    """Before the processes know each other; the launcher ends the others."""
+    done = launched(warm.python(), recipe_file, tmp_path / "run", "accelerate/ddp.yaml", *words)
+    assert done.returncode != 0
+    assert done.stderr.count("error: ") == done.stderr.count(said) == 1, done.stderr
+    assert re.search(r"rank +: 0 \(local_rank: 0\)\s+exitcode +: 2 ", done.stderr)
+
+
+def test_what_only_another_process_finds_wrong_is_told(monkeypatch, capsys):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        assert main(["train", "no.yaml", "--output-dir", "run"]) == 2
+        assert "error: no.yaml: neither a file" in capsys.readouterr().err
+        assert len(slept) == int(rank)

@@ -48,15 +48,15 @@ def test_a_training_in_a_pipe(recipe, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert "  loss 0." in shown.out
     assert "validation AUC 0." in shown.out
-    for what in ("reading the data", "training", "measuring", "measuring the baselines"):
+    for what in ("reading the data", "training", "measuring validation", "measuring test", "measuring the baselines"):
         assert f"{what}: " in shown.err
     assert "training: 100% of 10 steps, " in shown.err
     assert main(["evaluate", folder, "--quiet"]) == 0
     quiet = capsys.readouterr()
     assert "AUC" in quiet.out
     assert quiet.err == ""
-    lmctr.runs.evaluate(folder)
-    assert "measuring: " in capsys.readouterr().err
+    lmctr.runs.evaluate(folder, "train")
+    assert "measuring train: " in capsys.readouterr().err
     lmctr.runs.evaluate(folder, quiet=True)
     assert capsys.readouterr() == ("", "")
 

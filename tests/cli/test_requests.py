@@ -109,9 +109,9 @@ def test_a_history_that_goes_on_is_extended(decoder_run, tmp_path, monkeypatch):
     made, extended = [], []
     original = UserState.extend
 
-    def extend(self, behaviors, time=None):
+    def extend(self, behaviors, *more):
         (extended if self.num_seen else made).append(len(behaviors))
-        original(self, behaviors, time)
+        original(self, behaviors, *more)
 
     monkeypatch.setattr(UserState, "extend", extend)
     requests = requests_of(tiny_log())

@@ -198,8 +198,8 @@ def test_several_tasks(trained, tmp_path):
 
 BAD_REQUESTS = [
     ({"scenario": "homee"}, "line 1: candidates: candidate 0: unknown scenario 'homee'. Did you mean 'home'"),
-    ({"history": [{"item": 1, "behavior": "likes", "time": 1}]}, "history: event 0: unknown behavior 'likes'"),
-    ({"history": [{"item": 1, "time": 9}, {"item": 1, "time": 4}]}, "event 1: time 4 is before the event in front"),
+    ({"history": [{"item": 1, "behavior": "likes", "time": 1}]}, "history[0]: unknown behavior 'likes'"),
+    ({"history": [{"item": 1, "time": 9}, {"item": 1, "time": 4}]}, "history[1]: time 4 is before the event in front"),
     ({"history": [{"text": "Heat", "time": 1}]}, "line 1: unknown key 'text'"),
     ({"history": ["Heat"]}, 'an object with "item" and "time"'),
     ({"target": [1]}, 'a candidate is the id of an item, or an object with "item"'),

@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from guess_logs import ROWS, clicks, write
 
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data import TabularFeatureProcessor
+from lmctr.data.features.columns import Rows, field_numbers
+from lmctr.data.features.fields import Field
+from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import guess_table
 
 BORN = ["1990-01-01", None, "2020-02-29T12:00:00Z", "1969-12-31"]
@@ -54,6 +58,28 @@ def test_the_other_column_has_a_format_of_its_own():
     keys = {"column": "a", "extract": "days", "until": "b", "until_format": "%d/%m/%Y %H:%M"}
     found = read({"a": ["2024-03-01", "2024-03-02"], "b": ["02/03/2024 06:00", "01/03/2024 00:00"]}, wait=keys)
     assert found.tolist() == [[1.25, -1.0]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["2024-03-01 12:00:00.5 +01:00", "2024-03-01 12:00:00.7 -02:00"],
+        ["2024-03-01 12:00:00,123 UTC", "1960-03-01 12:00:00,9 UTC"],
+        [1_700_000_000.25, -0.5],
+        ["1700000000.75", "-1.5"],
+    ],
+)
+def test_times_of_rows_are_times_of_fields(values):
+    """However they are written: a field reads what the split reads, also beside missing values, which the time of a row may not be."""
+    table = pa.table({"t": values})
+    seconds = seconds_of(Rows(table), "t")
+    days = {"type": "numeric", "column": "t", "extract": "days"}
+    np.testing.assert_allclose(field_numbers(Field("d", **days), Rows(table)) * DAY, seconds, atol=1e-3)
+    some = Rows(pa.table({"t": [None, *values, values[0]]}))
+    np.testing.assert_allclose(field_numbers(Field("d", **days), some)[1:] * DAY, [*seconds, seconds[0]], atol=1e-3)
+    processor = TabularFeatureProcessor([{"name": "d", **days}], label=None).fit({"t": values})
+    alone = [processor([{"t": value}])["numeric_values"][0, 0] for value in values]
+    assert alone == processor({"t": values})["numeric_values"][:, 0].tolist()
 
 
 def test_what_is_no_time_is_told():

@@ -48,6 +48,15 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("read", [stream_file, read_table])
+def test_a_file_is_opened_for_its_columns_and_for_its_rows(folder, monkeypatch, read):
+    opened, own = [], pq.ParquetFile
+    for module in (pq, pq.core):  # whose functions open files too
+        monkeypatch.setattr(module, "ParquetFile", lambda file, **more: opened.append(str(file)) or own(file, **more))
+    assert sum(len(rows) for rows in read(folder / "events")) >= 600
+    assert len(opened) == 2 * 3
+
+
 def test_a_folder_is_one_log(folder):
     log = load_log(folder / "log.yaml")
     table = events()

@@ -78,9 +78,27 @@ def test_paired_t_equals_scipy():
     assert result.p_value == pytest.approx(expected.pvalue, rel=1e-9)
     assert result.confidence_interval == pytest.approx((interval.low, interval.high), rel=1e-9)
     assert result.difference == pytest.approx(np.mean(a) - np.mean(b))
-    assert significance.paired_t_test([0.5, 0.6], [0.5, 0.6]).p_value == 1.0
-    # the same gap on every seed: no spread at all
-    assert significance.paired_t_test([0.5, 0.75], [0.25, 0.5]).p_value == 0.0
+
+
+@pytest.mark.parametrize("shift", [0.25, 0.1, -0.1, 1e-4, 1000.0])
+@pytest.mark.parametrize("b", [[0.25, 0.5], [0.7, 0.8], [0.7, 0.8, 0.9]])
+def test_seeds_of_equal_differences_decide_nothing(b, shift):
+    """Whether they are equal to the last bit, as the first are, or but for rounding."""
+    result = significance.paired_t_test([value + shift for value in b], b)
+    assert (result.p_value, result.standard_error) == (1.0, pytest.approx(0.0, abs=1e-12))
+    assert result.detectable == math.inf
+    assert result.difference == pytest.approx(shift)
+    near = significance.paired_t_test([value + shift + 1e-8 * i for i, value in enumerate(b)], b)
+    assert near.p_value == pytest.approx(
+        stats.ttest_rel([shift + 1e-8 * i for i in range(len(b))], [0.0] * len(b)).pvalue, rel=1e-2
+    )
+
+
+def test_equal_values_are_no_difference():
+    result = significance.paired_t_test([0.5, 0.6], [0.5, 0.6])
+    assert (result.p_value, result.confidence_interval) == (1.0, (0.0, 0.0))
+    near = significance.paired_t_test([0.1 + 0.2, 0.6], [0.3, 0.6])
+    assert (near.p_value, near.detectable) == (1.0, pytest.approx(0.0, abs=1e-12))
 
 
 def test_paired_bootstrap_mean_and_spread():

@@ -267,6 +267,10 @@ BROKEN = {
         "cannot load the model|of another shape",
     ),
     "no weights": (lambda run: (run / "model.safetensors").unlink(), "has no model.safetensors"),
+    "a variant only": (
+        lambda run: (run / "model.safetensors").rename(run / "model.fp16.safetensors"),
+        r"has no model.safetensors .*: it holds those of a variant alone \(model.fp16.safetensors\); load them by .*variant=",
+    ),
     "an adapter only": (
         lambda run: (run / "model.safetensors").rename(run / "adapter_model.safetensors"),
         "holds a PEFT adapter without the model",

@@ -114,6 +114,28 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
         np.testing.assert_array_equal(same, found)
 
 
+@pytest.mark.parametrize(
+    "once",
+    [
+        lambda table: table.to_reader(max_chunksize=4),
+        lambda table: iter(table.to_batches(max_chunksize=4)),
+        lambda table: table.to_batches(max_chunksize=4),
+        lambda table: (row for row in table.to_pylist()),
+        lambda table: table.to_pandas().itertuples(index=False),
+    ],
+    ids=["reader", "batches", "list of batches", "dicts", "tuples"],
+)
+def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
+    table = pa.Table.from_pandas(rows.head(9), preserve_index=False)
+    np.testing.assert_array_equal(run.predict(once(table)), run.predict(table))
+    with pytest.raises(ValueError, match="no column 'time'"):
+        run.predict(once(table.drop_columns("time")))
+    assert run.predict(once(table.slice(0, 0))).shape == (0,)
+    users = pa.table({"user": [3, 1]})
+    assert run.recommend(once(users), top=2).equals(run.recommend(users, top=2))
+    assert run.recommend(iter([3, 1]), top=2).equals(run.recommend([3, 1], top=2))
+
+
 @pytest.mark.parametrize("family", ["dnn", "din", "ctr_sink"])
 def test_rows_of_new_items_and_users_bring_their_columns(tmp_path, family):
     """Columns of the events describe items and users: tomorrow's new ad has its campaign in the row that is to be scored, and stands in no log yet."""

@@ -16,7 +16,7 @@ from lmctr.cli.main import main
 from lmctr.data import TabularFeatureProcessor
 from lmctr.models.families import family_of
 from lmctr.runs.inputs.pretrained import PretrainedKeys, read_vectors
-from lmctr.runs.vectors import value_vectors
+from lmctr.runs.vectors import value_vectors, write_vectors
 
 FIELDS = [
     {"name": "ad", "type": "categorical"},
@@ -117,6 +117,20 @@ def test_files_are_read_as_given_vectors(tmp_path, capsys):
     assert found["ad"].equals(pq.read_table(tmp_path / "out" / "ad.parquet"))
     assert values == [12, 7, 3]
     np.testing.assert_array_equal(matrix, np.array(found["ad"]["vector"].to_pylist(), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (["item", "user land", "a/b c"], ["item", "user_land", "a%2Fb_c"]),
+        (["user land", "user_land", "item"], ["user%20land", "user_land", "item"]),
+    ],
+)
+def test_files_have_no_blanks_in_their_names(tmp_path, names, files):
+    tables = {name: pa.table({"value": [name], "vector": [[1.0]]}) for name in names}
+    written = write_vectors(tables, tmp_path)
+    assert [file.name for file in written] == [f"{name}.parquet" for name in files]
+    assert [pq.read_table(file)["value"][0].as_py() for file in written] == names
 
 
 def test_models_without_values():

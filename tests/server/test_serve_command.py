@@ -1,8 +1,10 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
+import asyncio
 import json
 import shlex
 import signal
+import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -11,14 +13,15 @@ import httpx
 import numpy as np
 import pytest
 import torch
+import uvicorn
 import warm
 from served_runs import KINDS, event_run, table_run
 
 from lmctr.cli.main import main
-from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.server import running
 from lmctr.server.options import ServeOptions
-from lmctr.server.running import _load
+from lmctr.server.running import _load, server_class
 
 ROWS = {"rows": [{"ad": "a1", "price": 2.0}]}
 
@@ -85,6 +88,40 @@ def test_a_stop_as_soon_as_it_listens(tmp_path):
         process.kill()
 
 
+def test_who_waits_to_be_taken_on_at_a_stop_is_answered():
+    """Connections that came since the last turn of the loop, and those whose request comes a moment later."""
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    async def stop():
+        config = uvicorn.Config(app, log_level="warning")
+        config.load()
+        server = server_class()(config)
+        server.lifespan = config.lifespan_class(config)
+        with bound("127.0.0.1", 0) as address:
+            address.listen(16)
+            await server.startup([address])
+            clients = [socket.create_connection(address.getsockname()) for _ in range(6)]
+            for client in clients[:3]:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            stopping = asyncio.create_task(server.shutdown([address]))
+            await asyncio.sleep(0.02)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", clients[0].getpeername()[1]))
+            for client in clients[3:]:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await stopping
+        answers = [client.makefile("rb").readline() for client in clients]
+        for client in clients:
+            client.close()
+        return answers
+
+    assert asyncio.run(stop()) == [b"HTTP/1.1 200 OK\r\n"] * 6
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
 def test_a_new_version_is_asked_for_while_the_first_one_is_loaded(tmp_path):
     (tmp_path / "slow.py").write_text(
@@ -144,7 +181,7 @@ def test_the_request_that_it_prints_is_answered(tmp_path):
         words = shlex.split(process.out.splitlines()[1])
         assert words[:5] == ["try:", "curl", "-s", f"{url}/v1/score", "-d"]
         answer = httpx.post(words[3], content=words[5]).json()
-        assert len(answer["probabilities"]) == len(json.loads(words[5])["rows"]) == 2
+        assert len(answer["probabilities"]) == len(json.loads(words[5])["rows"]) == 1
     finally:
         process.kill()
 

@@ -171,7 +171,7 @@ def test_bad_histories(change, message):
     history = events_of(7, 4)
     with pytest.raises(ValueError, match=message):
         score(model, processor, change(history), [100], history[-1]["time"] + 99)
-    with pytest.raises(ValueError, match=message.replace("history", "behaviors")):
+    with pytest.raises(ValueError, match=message):
         UserState(model, processor, change(history))
 
 

@@ -202,6 +202,24 @@ def test_kept_states_are_bounded_by_memory_and_time():
     assert (len(small), small.num_bytes) == (0, 0)
 
 
+def test_the_time_of_a_kept_state_begins_at_the_end_of_its_use():
+    """However the uses of several overlap: none goes before its time, and none stays behind one that was used later."""
+    model, processor = make(sink_signal="feedback", feedback="inline")
+    now = [0.0]
+    states = KeptStates(1 << 30, time_to_live=100, clock=lambda: now[0])
+    for user in "ab":
+        assert states.put(user, UserState(model, processor, history_of(2)))
+    for at, use, user in ((10, "get", "a"), (20, "get", "b"), (60, "grown", "b"), (90, "grown", "a")):
+        now[0] = at
+        assert getattr(states, use)(user)
+    now[0] = 161
+    states.expire()
+    assert [(user, idle) for user, _, idle in states.all()] == [("a", 71.0)]
+    now[0] = 189
+    assert states.get("a") is not None
+    assert states.counts["expired"] == 1
+
+
 def test_states_go_over_to_another_model_before_their_next_use():
     """Nobody waits for the states of others; those that nobody asks for go over in the end; a new one is left alone."""
     model, processor = make(sink_signal="feedback", feedback="inline")

@@ -110,6 +110,30 @@ def test_the_label_is_that_of_the_first_task(log, reader):
     assert np.abs(found - reader.scaled(reader.raw(log, events))).max() > 0.1
 
 
+@pytest.mark.parametrize("wrong", [{"item": 1.5}, {"label": 7}, {"time": 1}, {"time": "x"}, {"behavior": "odd"}])
+@pytest.mark.parametrize("family", ["din", "hstu"])
+def test_a_wrong_behaviour_is_called_by_its_place_in_what_was_given(log, reader, family, wrong):
+    """Whether the model reads it first, or its statistics do; also where the history goes on from the request before."""
+    model, processor = made(family, log, reader)
+    items, later = ItemStatistics.from_log(log, reader), int(log.time.max()) + 10
+    events = np.flatnonzero(log.user == log.user[0])[:3]
+    history = [event_of(log, row) for row in events]
+    more = [event_of(log, events[-1]), event_of(log, events[-1], **wrong)]
+    for name, call in {
+        "history[4]": lambda: score(model, processor, history + more, [100], later, items=items),
+        "history[4] ": lambda: UserState(model, processor, history + more, items=items),
+        "behaviors[1]": lambda: UserState(model, processor, history, items=items).extend(more),
+        "events[1]": lambda: UserState(model, processor, history, items=items).extend(more, name="events"),
+    }.items():
+        with pytest.raises(ValueError) as told:
+            call()
+        assert name.strip() in str(told.value)
+    requests = [{"history": own, "candidates": [100], "time": later} for own in (history, history + more)]
+    for some in (requests, requests[1:]):
+        with pytest.raises(ValueError, match=r"^x: .*history\[4\]"):
+            list(answers_for(model, processor, items=items).scored([("x", request) for request in some]))
+
+
 def test_what_is_missing_is_told(log, reader):
     model, processor = made("din", log, reader)
     assert processor.statistics_events([event_of(log, 0, value=0.1)])[3] == [

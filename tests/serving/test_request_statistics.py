@@ -174,7 +174,7 @@ def test_what_is_missing_is_told(log, reader, tmp_path):
         score(plain, plain_processor, [], ["Casino"], later, items=items)
     state = UserState(model, processor, history, items=items)
     before = state.score([{"text": "a", "item": 1}], later)
-    with pytest.raises(ValueError, match=r"history\[0\] has no 'item'"):
+    with pytest.raises(ValueError, match=r"behaviors\[0\] has no 'item'"):
         state.extend([{"text": "Heat", "time": later - 1, "feedback": 1}])
     assert torch.equal(state.score([{"text": "a", "item": 1}], later), before)
     assert state.num_seen == 1

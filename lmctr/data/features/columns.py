@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.logs.columns import place, with_zone_names
+from lmctr.data.logs.times import iso_times
 from lmctr.data.reading import TO_UTF8
 from lmctr.data.texts import LITERALS, literal_lists, words_of_texts
 from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_type, texts_of_bytes, without_empty
@@ -188,13 +189,7 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
         accepted = f"Accepted: times like {field.time_format!r}."
         rows.refuse((codes >= 0) & wrong[codes], array, field.source_column, "are no times", accepted)
         moments = pa.array(seconds, pa.timestamp("s"))
-    elif pa.types.is_integer(kind):
-        values = words.fill_null(0).to_numpy(zero_copy_only=False)
-        far = np.append((values > MAX_SECONDS) | (values < -MAX_SECONDS), False)
-        accepted = f"Accepted: unix seconds up to {MAX_SECONDS}, timestamps, or texts with time_format."
-        rows.refuse((codes >= 0) & far[codes], array, field.source_column, "are no times", accepted)
-        moments = words.cast(pa.int64()).cast(pa.timestamp("s"))
-    elif pa.types.is_floating(kind) or is_text(kind):
+    elif is_number(kind) or is_text(kind):
         moments = _moments(words, field, rows, codes, array)
     elif pa.types.is_date(kind):
         moments = words.cast(pa.timestamp("s"))
@@ -216,18 +211,20 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
 
 
 def _moments(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array: pa.Array) -> pa.Array:
-    """Times of unix seconds as whole floats or texts, and of ISO texts."""
-    texts = canonical_words(neutral_words(words), "integer")
-    seconds = pc.match_substring_regex(texts, r"^-?[0-9]{1,12}$").fill_null(False)
+    """Times of unix seconds, as numbers or texts, and of ISO texts."""
+    texts = neutral_words(words)
+    in_digits = pc.match_substring_regex(texts, r"^-?[0-9]{1,12}(\.[0-9]*)?$").fill_null(False)
     given = pc.and_(pc.is_valid(texts), pc.not_equal(texts, "")).fill_null(False)
-    moments = pc.if_else(seconds, texts, "0").cast(pa.int64()).cast(pa.timestamp("s"))
-    found = [
-        None if number or not there else iso_seconds(text.as_py())
-        for number, there, text in zip(seconds.to_pylist(), given.to_pylist(), texts)
-    ]
-    moments = pc.if_else(seconds, moments, pa.array(found, pa.timestamp("s")))
+    numbers = pc.floor(pc.if_else(in_digits, texts, "0").cast(pa.float64()))
+    in_digits = pc.and_(in_digits, pc.less_equal(pc.abs(numbers), MAX_SECONDS))
+    others = pc.if_else(pc.and_not(given, in_digits), texts, None)
+    moments = iso_times(others)
+    if moments is None:  # some are none, or only some have a zone
+        moments = pa.array([text and iso_seconds(text) for text in others.to_pylist()], pa.timestamp("s"))
+    seconds = pc.floor_temporal(moments, unit="second").cast(pa.timestamp("s"))
+    moments = pc.if_else(in_digits, numbers.cast(pa.int64()).cast(pa.timestamp("s")), seconds)
     bad = pc.and_(given, pc.is_null(moments)).to_numpy(zero_copy_only=False)
-    accepted = "Accepted: timestamps, whole unix seconds, ISO times; give time_format for other texts."
+    accepted = f"Accepted: unix seconds up to {MAX_SECONDS}, timestamps, ISO times, or texts with time_format."
     rows.refuse((codes >= 0) & np.append(bad, False)[codes], array, field.source_column, "are no times", accepted)
     return moments
 

@@ -319,7 +319,7 @@ def _of_all_files(path: Path) -> pa.Table:
     files = [*files_with_rows(path).items()]
     chosen = [files[int(place)] for place in np.linspace(0, len(files) - 1, min(len(files), _FILES))]
     parts = []
-    for file, held in chosen:
+    for file, (held, _) in chosen:
         rows = next(stream_file(file, block_size=_BYTES // len(chosen))).table
         parts.append(with_held(pa.Table.from_batches([rows]), held, None))
     names = parts[0].column_names

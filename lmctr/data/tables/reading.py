@@ -335,13 +335,13 @@ def _odd_cell(path: Path, table: pa.Table, message: str, done: int) -> ValueErro
 def _stream_parquet(folder: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
     files, wanted = files_with_rows(folder), None if columns is None else list(columns)
     schemas = {}
-    for path, held in files.items():
-        table = pq.read_schema(for_arrow(path)).empty_table()
+    for path, (held, schema) in files.items():
+        table = schema.empty_table()
         own = columns_of_file(table.column_names, held, wanted, path)
         schemas[path] = with_plain_types(table if own is None else table.select(own)).schema
     own = next(iter(schemas.values())).names
     kinds = common_types(schemas)
-    for path, held in files.items():
+    for path, (held, _) in files.items():
         with read_errors(path), pq.ParquetFile(for_arrow(path)) as file:
             rows = max(1024, block_size // (8 * max(len(own), 1)))
             for batch in file.iter_batches(batch_size=rows, columns=own):

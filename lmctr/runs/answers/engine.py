@@ -267,11 +267,7 @@ class Engine:
         if work.num_seen is not None and work.num_seen != seen:
             raise Conflict(f"the state of the user {work.user!r} has seen {seen} behaviours, not {work.num_seen}")
         state = served.new_state() if state is None else state
-        try:
-            state.extend(work.events)
-        except ValueError as error:
-            told = str(error).replace("behaviors[", "events[", 1).replace("history[", "events[", 1)
-            raise ValueError(told) from error
+        state.extend(work.events, name="events")
         kept = self.states.put(work.user, state)
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, unknown, served)

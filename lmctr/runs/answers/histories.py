@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from numbers import Real
@@ -86,7 +87,12 @@ class HistoryAnswers(Answers):
             counted, step = (known, history), step + 1
         for some in steps:
             places, those, behaviors = zip(*some)
-            RequestStatistics.extend_many(those, behaviors)
+            try:
+                RequestStatistics.extend_many(those, behaviors)
+            except ValueError:
+                for place in places:  # whole, which says the behaviour's place
+                    RequestStatistics(self.processor, self.items).extend(requests[place]["history"])
+                raise
             candidates, times = ([requests[place][key] for place in places] for key in ("candidates", "time"))
             for place, filled in zip(places, RequestStatistics.fill_many(those, candidates, times)):
                 contexts = [entry.get("context") for entry in requests[place]["candidates"]]
@@ -141,7 +147,10 @@ class HistoryAnswers(Answers):
         kept, self._state = self._state, None  # so that a history that is refused leaves none behind
         if kept is not None and _goes_on(history, kept[1]):
             state = kept[0]
-            state.extend(history[len(kept[1]) :])
+            try:
+                state.extend(history[len(kept[1]) :])
+            except ValueError:  # see above
+                state = UserState(self.model, self.processor, history)
         else:
             state = UserState(self.model, self.processor, history)
         self._state = (state, history)
@@ -315,13 +324,8 @@ class EventAnswers(HistoryAnswers):
         )
 
     def in_words(self, error: str, row: Row) -> str:
-        for long, short in (
-            ("histories: row 0, event", "history: event"),
-            ("candidates: row 0, ", "candidates: "),
-            ("candidates: row 0: ", ""),
-        ):
-            error = error.replace(long, short)
-        return error
+        error = re.sub(r"histories: row 0, event (\d+)", r"history[\1]", error)
+        return error.replace("candidates: row 0, ", "candidates: ").replace("candidates: row 0: ", "")
 
 
 def _is_latest(request: dict[str, Any]) -> bool:

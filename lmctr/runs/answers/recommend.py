@@ -252,7 +252,7 @@ def _shown(values: Any, row: int) -> str:
 
 def _is_list(values: Any) -> bool:
     """Whether values are ids, and no rows of a table."""
-    if isinstance(values, (list, tuple)):
+    if isinstance(values, (list, tuple, range)):
         return not values or not isinstance(values[0], Mapping)
     # of numpy, or a Series
     return isinstance(values, (pa.Array, pa.ChunkedArray)) or getattr(values, "ndim", None) == 1
