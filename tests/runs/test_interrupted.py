@@ -7,6 +7,7 @@ import time
 from unittest.mock import ANY
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 from test_same_folder import TABLE, TEXT
 from transformers import TrainerCallback
@@ -79,6 +80,22 @@ def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, 
     one, other = (load_file(folder / "model.safetensors") for folder in (run.path, whole.path))
     assert one.keys() == other.keys()
     assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
+    """Its recipe lacks the keys that came later, whose defaults it had."""
+    monkeypatch.setattr(Interrupts, "at", (5,))
+    with pytest.raises(KeyboardInterrupt):
+        lmctr.runs.train(small(TABLE), output_dir=tmp_path)
+    monkeypatch.setattr(Interrupts, "at", ())
+    kept = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    for group, key in (("data", "since"), ("data", "negative_share"), ("model", "use_numeric_skip")):
+        del kept[group][key]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(kept))
+    (tmp_path / "lmctr_manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"training.seed: 42 before, 1 now\. Resume with the same values"):
+        lmctr.runs.train(small(TABLE, seed=1), output_dir=tmp_path)
+    assert lmctr.runs.train(small(TABLE), output_dir=tmp_path).folder.finished
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):
