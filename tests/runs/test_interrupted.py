@@ -51,12 +51,13 @@ def small(recipe, **training):
         (small(TEXT), 3, 4),  # within the first stage
         (small(TABLE), 5, 6),
         (small(TABLE, stop_by_term=True), 5, 6),
+        (small(TABLE, boosting_share=0.5), 5, 6),
         (small(TABLE), 29, 30),  # the last step of the first epoch, at whose end there is a checkpoint all the same
         (small(TABLE, save_strategy="best"), 5, 6),
         # the last step of all, behind the best checkpoint
         (small(TABLE, save_strategy="best", metric_for_best_model="eval_positive_rate"), 59, 30),
     ],
-    ids=["ctr_sink", "deepfm", "sigterm", "end_of_epoch", "best", "end_of_all"],
+    ids=["ctr_sink", "deepfm", "sigterm", "trees", "end_of_epoch", "best", "end_of_all"],
 )
 def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, saved, tmp_path, monkeypatch, capsys):
     recipe["training"] = dict(recipe["training"])
@@ -71,6 +72,7 @@ def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, 
     checkpoint, skipped = newest_complete_checkpoint(tmp_path / "run" / "checkpoints")
     assert (checkpoint.name, skipped) == (f"checkpoint-{saved}", [])
     monkeypatch.setattr(Interrupts, "at", ())
+    monkeypatch.setattr("lmctr.runs.training.add_trees", None)  # those of another version may be of another size
     run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     assert f"resuming from {checkpoint}" in capsys.readouterr().out
     told = dict.fromkeys(
