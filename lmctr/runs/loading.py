@@ -114,7 +114,8 @@ def _load_processor(folder: RunFolder) -> Any:
         return AutoProcessor.from_pretrained(folder.path, trust_remote_code=False)
     except Exception as error:
         raise ValueError(
-            f"{folder.path}: AutoProcessor cannot load the processor: {str(error).rstrip('.')}; save it with processor.save_pretrained"
+            f"{folder.path}: AutoProcessor cannot load the processor: {str(error).rstrip('.')}; save it with "
+            "processor.save_pretrained, or, if an earlier version of lmctr saved it, train again"
         ) from error
 
 
