@@ -455,8 +455,8 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
             f"run folder {str(path)!r} {'is a file' if os.path.exists(run.path) else 'does not exist'}; give the folder that `lmctr train` "
             f"wrote{more}.{did_you_mean(run.path.name, near)}"
         )
+    check_links(run.path)
     if state == "model":
-        check_links(run.path)
         _ = run.config
         found = sorted(entry.name for entry in run.path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
         if refuse_pickles and found:
