@@ -13,13 +13,13 @@ import yaml
 from lmctr.utils.files import NOT_ALLOWED
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+_NO_MEMORY = ("out of memory", "allocate memory")
 _TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (
     "to be installed",
     "not installed",
     "not compiled with",
-    "out of memory",
     "No CUDA",
     "no NVIDIA",
     "device string",
@@ -35,7 +35,7 @@ def is_debugging() -> bool:
 
 def is_for_users(error: Exception) -> bool:
     """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
-    if any(part in str(error) for part in _NOT_WRITTEN):
+    if _lacks_memory(error) or any(part in str(error) for part in _NOT_WRITTEN):
         return True
     if isinstance(error, ImportError):  # a package that is wanted only where it is used
         return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
@@ -44,8 +44,19 @@ def is_for_users(error: Exception) -> bool:
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
+def _lacks_memory(error: Exception) -> bool:
+    systems = isinstance(error, (OSError, RuntimeError))
+    return isinstance(error, MemoryError) or (systems and any(part in str(error) for part in _NO_MEMORY))
+
+
 def told(error: Exception, way: str = "") -> str:
     """What the user reads of such an error; `way` is what this command can do where a place may not be written."""
+    if _lacks_memory(error):
+        first = f" ({str(error).splitlines()[0]:.300})" if str(error) else ""
+        return (
+            f"there is not enough memory{first}; smaller batches or fewer rows need less (train: training.per_device_train_batch_size, "
+            "data.max_train_samples; others: --batch-size)"
+        )
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
         path = error.filename
         if os.path.exists(path) and not os.access(path, os.R_OK):
