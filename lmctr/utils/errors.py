@@ -12,7 +12,12 @@ import yaml
 
 from lmctr.utils.files import NOT_ALLOWED
 
-_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+_NOT_WRITTEN = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+    "unexpected pos ",
+)  # the last is torch's own
 _NO_MEMORY = ("out of memory", "allocate memory")
 _TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
@@ -87,7 +92,12 @@ def told(error: Exception, way: str = "") -> str:
         return str(error)
     folder = getattr(error, "in_folder", "")  # named where the error names nothing itself
     place = f"{folder}: " if not getattr(error, "filename", None) and folder not in str(error) else ""
-    return f"{place}{error}; is the disk full? Free some and give the same command again (train: with --resume)"
+    why = (
+        "is a limit on the size of files reached (ulimit -f)? Raise it"
+        if "File too large" in str(error)
+        else "is the disk full? Free some"
+    )
+    return f"{place}{error}; {why} and give the same command again (train: with --resume)"
 
 
 def is_unread() -> bool:

@@ -115,6 +115,15 @@ def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys)
     assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
 
 
+def test_files_that_may_not_become_so_large_are_no_bug(monkeypatch, capsys):
+    def run(args):
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", "x.yaml"]) == 2
+    assert "is a limit on the size of files reached (ulimit -f)? Raise it and give the same" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "error",
     [
