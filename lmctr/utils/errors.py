@@ -17,7 +17,7 @@ _NOT_WRITTEN = (
     "Disk quota exceeded",
     "File too large",
     "unexpected pos ",
-)  # the last is torch's own
+)  # the last: torch's
 _NO_MEMORY = ("out of memory", "allocate memory")
 _TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
@@ -50,18 +50,15 @@ def is_for_users(error: Exception) -> bool:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    systems = isinstance(error, (OSError, RuntimeError))
-    return isinstance(error, MemoryError) or (systems and any(part in str(error) for part in _NO_MEMORY))
+    told = isinstance(error, (OSError, RuntimeError)) and any(part in str(error) for part in _NO_MEMORY)
+    return told or isinstance(error, MemoryError)
 
 
 def told(error: Exception, way: str = "") -> str:
     """What the user reads of such an error; `way` is what this command can do where a place may not be written."""
     if _lacks_memory(error):
-        first = f" ({str(error).splitlines()[0]:.300})" if str(error) else ""
-        return (
-            f"there is not enough memory{first}; smaller batches or fewer rows need less (train: training.per_device_train_batch_size, "
-            "data.max_train_samples; others: --batch-size)"
-        )
+        first = str(error).partition("\n")[0] or type(error).__name__
+        return f"not enough memory ({first:.300}); fewer rows (data.max_train_samples) or smaller batches need less"
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
         path = error.filename
         if os.path.exists(path) and not os.access(path, os.R_OK):
@@ -92,12 +89,8 @@ def told(error: Exception, way: str = "") -> str:
         return str(error)
     folder = getattr(error, "in_folder", "")  # named where the error names nothing itself
     place = f"{folder}: " if not getattr(error, "filename", None) and folder not in str(error) else ""
-    why = (
-        "is a limit on the size of files reached (ulimit -f)? Raise it"
-        if "File too large" in str(error)
-        else "is the disk full? Free some"
-    )
-    return f"{place}{error}; {why} and give the same command again (train: with --resume)"
+    full = "ulimit -f too low? Raise it" if "too large" in str(error) else "the disk full? Free some"
+    return f"{place}{error}; is {full} and give the same command again (train: with --resume)"
 
 
 def is_unread() -> bool:

@@ -69,13 +69,11 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
 
 
 def keep_trees(model: Any, checkpoints: str | Path) -> bool:
-    """Make room beside a new model for the trees that the newest checkpoint of a folder holds, whose weights are loaded later: trees fitted anew
-    by another version of lmctr may be of another size. Whether there is such a checkpoint (one of adapters alone holds none)."""
+    """Make room for the trees of the newest checkpoint in a folder, whose weights are loaded later: those that another version fits may be of
+    another size. Whether it has any (one of adapters alone has none)."""
     checkpoint, _ = newest_complete_checkpoint(checkpoints)
-    if checkpoint is None or not (checkpoint / "config.json").is_file():
-        return False
-    model.config.boosted_trees = read_json(checkpoint / "config.json").get("boosted_trees")
-    if model.config.boosted_trees:
+    if checkpoint is not None and (checkpoint / "config.json").is_file():
+        model.config.boosted_trees = read_json(checkpoint / "config.json").get("boosted_trees")
         model.trees_beside().grow(model.config)
         model.trees_beside().to(model.device)
     return bool(model.config.boosted_trees)
