@@ -235,7 +235,7 @@ def test_bf16_that_cannot_be_had_is_the_recipes_or_the_launchers(monkeypatch):
         CTRTrainingArguments(bf16=True, use_cpu=False)
     monkeypatch.setattr(CTRTrainingArguments, "launched", None)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    with pytest.raises(ValueError, match=r"bf16 is set by the launcher, but .*; launch with --mixed_precision no"):
+    with pytest.raises(ValueError, match=r"bf16 is set by the launcher, but .*; launch with mixed_precision no"):
         CTRTrainingArguments(bf16=False, use_cpu=False)
 
 
