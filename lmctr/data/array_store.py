@@ -6,6 +6,7 @@ renamed when it is complete, so a build that was interrupted is never taken for 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -192,6 +193,8 @@ class ArrayStore(ABC):
             try:
                 arrays[name] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
             except (OSError, ValueError) as error:
+                if getattr(error, "errno", None) == errno.ENOMEM:  # it may be whole
+                    raise
                 raise ValueError(f"{path}: cannot be read ({error}); build the store again.") from error
             if len(arrays[name]) != wanted:
                 raise ValueError(f"{path}: {len(arrays[name])} rows, expected {wanted}; build the store again.")

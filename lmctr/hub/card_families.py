@@ -14,6 +14,7 @@ from lmctr.models.families import Family, families
 from lmctr.runs.about import as_text, shown
 from lmctr.runs.examples import example_rows
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
+from lmctr.runs.loading import load_config
 
 _BUFFERS = re.compile(r"trees\.|\.(running_(mean|var)|num_batches_tracked)$")
 
@@ -283,9 +284,10 @@ def card_family(folder: RunFolder, recipe: dict[str, Any] | None) -> CardFamily:
     """What the card of a folder says of its family.
 
     Raises:
-        ValueError: no card is known for its model type.
+        ValueError: no card is known for its model type; its configuration is no valid one, which facts could not be told of.
     """
     for row in families():
         if row.model_type == folder.model_type:
+            load_config(folder)
             return _CARDS[row.input](row, folder, recipe)
     raise ValueError(f"{folder.path}: no card is known for model_type {folder.model_type!r}")

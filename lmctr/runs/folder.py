@@ -37,7 +37,7 @@ from typing import Any
 from lmctr import __version__
 from lmctr.models.families import ELSEWHERE, ITEM_STATISTICS, families, family_of, side_files
 from lmctr.runs.find import GROUPS, RECIPE
-from lmctr.runs.recipe import compare_recipes, with_epochs
+from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe, with_epochs
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
 from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml, remove_left, write_json
@@ -284,6 +284,15 @@ class RunFolder:
                 )
         return None if value is None else with_epochs(value)
 
+    def recipe_differences(self, wanted: Mapping[str, Any], apart_from: Collection[str] = ()) -> list[str]:
+        """`compare_recipes` of `recipe.yaml`, read as today's lmctr reads it, so that a key that came later counts with its default, and a wanted
+        recipe (resolved)."""
+        try:
+            kept = load_recipe(self.path / RECIPE).resolved()
+        except RecipeError:
+            kept = self.recipe() or {}
+        return compare_recipes(kept, wanted, apart_from)
+
     # ---- a model ----
 
     @cached_property
@@ -449,8 +458,8 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
             f"run folder {str(path)!r} {'is a file' if os.path.exists(run.path) else 'does not exist'}; give the folder that `lmctr train` "
             f"wrote{more}.{did_you_mean(run.path.name, near)}"
         )
+    check_links(run.path)
     if state == "model":
-        check_links(run.path)
         _ = run.config
         found = sorted(entry.name for entry in run.path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
         if refuse_pickles and found:
@@ -574,7 +583,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
             raise ValueError(
                 f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again{_of_data(run)}"
             )
-        differences = compare_recipes(run.recipe() or {}, recipe, apart_from=_BY_LAUNCH)
+        differences = run.recipe_differences(recipe, apart_from=_BY_LAUNCH)
         if differences:
             raise ValueError(
                 f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "

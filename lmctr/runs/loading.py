@@ -33,7 +33,7 @@ def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
 def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
     check_classes(folder.path, folder.model_type)
-    config = _load_config(folder)
+    config = load_config(folder)
     check_size(folder.path, config, folder.num_parameters)
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
@@ -46,11 +46,12 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
 
 def load_bare_model(folder: RunFolder) -> torch.nn.Module:
     """The model of a folder that may lack a processor, checked as `load_folder` does."""
-    check_size(folder.path, _load_config(folder), folder.num_parameters)
+    check_size(folder.path, load_config(folder), folder.num_parameters)
     return _load_model(folder)
 
 
-def _load_config(folder: RunFolder) -> CTRConfig:
+def load_config(folder: RunFolder) -> CTRConfig:
+    """The configuration of a folder's model. Raises `ValueError` that names the file where it is no valid one."""
     _ = folder.config  # whose errors tell more
     try:
         return AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
@@ -112,9 +113,14 @@ def _load_model(folder: RunFolder) -> torch.nn.Module:
 def _load_processor(folder: RunFolder) -> Any:
     try:
         return AutoProcessor.from_pretrained(folder.path, trust_remote_code=False)
-    except Exception as error:
+    except BaseException as error:
+        if (
+            not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+        ):  # which tokenizers' Rust ends with
+            raise
         raise ValueError(
-            f"{folder.path}: AutoProcessor cannot load the processor: {str(error).rstrip('.')}; save it with processor.save_pretrained"
+            f"{folder.path}: AutoProcessor cannot load the processor: {str(error).rstrip('.')}; save it with "
+            "processor.save_pretrained, or, if an earlier version of lmctr saved it, train again"
         ) from error
 
 

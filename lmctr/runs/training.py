@@ -28,7 +28,7 @@ from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim, u
 from lmctr.runs.in_memory import as_arguments, is_data, options_for
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
-from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
+from lmctr.runs.inputs.boosting import add_trees, choose_share, keep_trees, set_share
 from lmctr.runs.inputs.calibration import calibrate
 from lmctr.runs.inputs.going_on import lost_columns_told
 from lmctr.runs.inputs.keys import LogDataKeys
@@ -491,7 +491,7 @@ class Training:
         if model.config.boosted_trees:
             if args.boosting_share or self.args.chooses_share:  # 0 only where validation chose it
                 set_share(model, args.boosting_share)
-        elif args.boosting_share:
+        elif args.boosting_share and not keep_trees(model, args.output_dir):
             add_trees(model, view.tree_samples(model), args.recency_half_life, args.seed, args.boosting_share)
 
     # ---- training and after ---------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LAWS = ("auto", "power", "power_constant", "bnsl")
-_LEAST_SIZES = 4
+LEAST_SIZES = 4
 _ROUNDING = 1e-20  # mean squared residuals below this are rounding: no law is better than another there
 
 
@@ -268,12 +268,12 @@ def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **opt
     complement = bool(options.get("complement", False))
     x, y, _ = _check_points(x, y, complement)
     sizes = np.unique(x)
-    if len(sizes) <= _LEAST_SIZES:
-        raise ValueError(f"no size can be held out of {len(sizes)}: a law needs {_LEAST_SIZES} others")
-    if isinstance(num_held_out, bool) or not 1 <= num_held_out <= len(sizes) - _LEAST_SIZES:
+    if len(sizes) <= LEAST_SIZES:
+        raise ValueError(f"no size can be held out of {len(sizes)}: a law needs {LEAST_SIZES} others")
+    if isinstance(num_held_out, bool) or not 1 <= num_held_out <= len(sizes) - LEAST_SIZES:
         raise ValueError(
-            f"num_held_out: {num_held_out} sizes of {len(sizes)} cannot be held out; accepted: 1 to {len(sizes) - _LEAST_SIZES}, as a law needs "
-            f"{_LEAST_SIZES} of them"
+            f"num_held_out: {num_held_out} sizes of {len(sizes)} cannot be held out; accepted: 1 to {len(sizes) - LEAST_SIZES}, as a law needs "
+            f"{LEAST_SIZES} of them"
         )
     held = x >= sizes[-num_held_out]
     fit = fit_scaling_law(x[~held], y[~held], **options)
@@ -412,8 +412,8 @@ def _check_points(x: ArrayLike, y: ArrayLike, complement: bool) -> tuple[np.ndar
     x, y = equal_lists(x=x, y=y)
     check_numbers("x", x)
     target = fitted_part(y, complement)
-    if (sizes := len(np.unique(x))) < _LEAST_SIZES:
-        raise ValueError(f"x has {sizes} distinct values: a power law needs at least {_LEAST_SIZES}")
+    if (sizes := len(np.unique(x))) < LEAST_SIZES:
+        raise ValueError(f"x has {sizes} distinct values: a power law needs at least {LEAST_SIZES}")
     check_changes("y", y)
     order = np.argsort(x, kind="stable")
     return x[order], y[order], target[order]

@@ -319,10 +319,12 @@ class CTRTrainingArguments(TrainingArguments):
             self.bf16 = False
         if not isinstance(self.bf16, bool):
             raise ValueError(f"bf16 must be true, false or 'auto', got {self.bf16!r}")
+        said = self.bf16
         self._follow_launcher()
         if self.bf16 and not (self.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available()):
+            off = "leave it out (training.bf16 false in a recipe)" if said else "launch with mixed_precision no"
             raise ValueError(
-                "bf16 is set, but there is no accelerator that computes in bfloat16; leave it out (training.bf16 false in a recipe) to "
+                f"bf16 is set{'' if said else ' by the launcher'}, but there is no accelerator that computes in bfloat16; {off} to "
                 "train in float32, or set use_cpu too for bfloat16 on the CPU"
             )
 

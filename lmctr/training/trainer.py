@@ -757,7 +757,8 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "Error(s) in loading state_dict" in str(error):
             first = next(filter(None, str(error).splitlines()[1:]), "").strip()
             raise ValueError(
-                f"{checkpoint} has weights of another model ({first}); resume with the model that wrote it, or from another checkpoint"
+                f"{checkpoint} has weights of another model ({first}); resume with the model, and the version of lmctr, that wrote it, or train again "
+                "(lmctr train: --overwrite)"
             ) from error
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise

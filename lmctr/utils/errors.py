@@ -14,14 +14,19 @@ import yaml
 
 from lmctr.utils.files import NOT_ALLOWED
 
-_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+_NOT_WRITTEN = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+    "unexpected pos ",
+)  # the last: torch's
+_NO_MEMORY = ("out of memory", "allocate memory")
 _TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (
     "to be installed",
     "not installed",
     "not compiled with",
-    "out of memory",
     "No CUDA",
     "no NVIDIA",
     "device string",
@@ -38,7 +43,7 @@ def is_debugging() -> bool:
 
 def is_for_users(error: Exception) -> bool:
     """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
-    if any(part in str(error) for part in _NOT_WRITTEN):
+    if _lacks_memory(error) or any(part in str(error) for part in _NOT_WRITTEN):
         return True
     if isinstance(error, ImportError):  # a package that is wanted only where it is used
         return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
@@ -47,8 +52,16 @@ def is_for_users(error: Exception) -> bool:
     return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
+def _lacks_memory(error: Exception) -> bool:
+    told = isinstance(error, (OSError, RuntimeError)) and any(part in str(error) for part in _NO_MEMORY)
+    return told or isinstance(error, MemoryError)
+
+
 def told(error: Exception, way: str = "") -> str:
     """What the user reads of such an error; `way` is what this command can do where a place may not be written."""
+    if _lacks_memory(error):
+        first = str(error).partition("\n")[0] or type(error).__name__
+        return f"not enough memory ({first:.300}); fewer rows (data.max_train_samples) or smaller batches need less"
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED and error.filename:
         path = error.filename
         if os.path.exists(path) and not os.access(path, os.R_OK):
@@ -79,7 +92,8 @@ def told(error: Exception, way: str = "") -> str:
         return str(error)
     folder = getattr(error, "in_folder", "")  # named where the error names nothing itself
     place = f"{folder}: " if not getattr(error, "filename", None) and folder not in str(error) else ""
-    return f"{place}{error}; is the disk full? Free some and give the same command again (train: with --resume)"
+    full = "ulimit -f too low? Raise it" if "too large" in str(error) else "the disk full? Free some"
+    return f"{place}{error}; is {full} and give the same command again (train: with --resume)"
 
 
 def let_first_speak() -> None:

@@ -369,6 +369,7 @@ def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1}] * 2}}, "two scenarios have one name"),
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a/b", "slope": 1}]}}, "becomes a folder"),
         ({"metric": "aucc"}, "metric is 'aucc', which no run has; did you mean 'auc'?"),
+        ({"fit": {"held_out": 4}}, "fit.held_out is 4, accepted for 7 sizes: up to 3, as a law needs 4 others"),
         ({"fit": {"held_out": -1}}, "fit: held_out must be at least 0, got -1"),
         ({"fit": {"level": 95.0}}, "fit: level must be between 0 and 1, got 95"),
         ({"fit": {"resamples": 1}}, "fit: resamples must be 0 (no band) or at least 2, got 1"),

@@ -321,6 +321,22 @@ def test_what_only_says_how_to_train_may_change(first, logs, tmp_path):
     assert_same_weights(weights(first), weights(run))
 
 
+def test_a_default_that_changed_keeps_what_the_run_was_trained_with(first, logs, tmp_path):
+    """The most tokens by default, which were others for an earlier version's decoders."""
+    folder = shutil.copytree(first.path, tmp_path / "first")
+    for name, key, value in (
+        ("processor_config.json", "max_length", 60),
+        ("config.json", "processor_fingerprint", None),
+    ):
+        values = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(values | {key: value}))
+    (folder / "lmctr_manifest.json").unlink()
+    run = later(
+        lmctr.runs.load(folder), tmp_path / "run", logs[1], {"training.max_steps": 1, "training.stage1_epochs": 0}
+    )
+    assert run.processor.max_length == 60
+
+
 def test_runs_of_other_families_are_refused(first, logs, tmp_path):
     short = {"epochs": 1, "max_steps": 1, "use_cpu": True}
     other = {"data": {"name": logs[0], "baselines": False}, "model": {"family": "din", "embedding_dim": 4}}

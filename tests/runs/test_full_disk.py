@@ -115,6 +115,39 @@ def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys)
     assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
 
 
+def test_files_that_may_not_become_so_large_are_no_bug(monkeypatch, capsys):
+    def run(args):
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", "x.yaml"]) == 2
+    assert "is ulimit -f too low? Raise it and give the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 10.5 MiB for an array"),
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.\nMore"),
+    ],
+    ids=str,
+)
+def test_too_little_memory_is_no_bug(error, monkeypatch, capsys):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", "x.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: not enough memory (")
+    assert told.endswith("smaller batches need less\n")
+    assert str(error).split("\n")[0] in told
+    assert "More" not in told
+
+
 @pytest.mark.parametrize(("place", "named"), [("taken", "that"), ("taken/rows.csv", "taken"), ("taken/a/b", "taken")])
 def test_a_file_where_a_folder_is_wanted_is_named(place, named, tmp_path, monkeypatch, capsys):
     def run(args):

@@ -7,6 +7,7 @@ import time
 from unittest.mock import ANY
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 from test_same_folder import TABLE, TEXT
 from transformers import TrainerCallback
@@ -50,12 +51,13 @@ def small(recipe, **training):
         (small(TEXT), 3, 4),  # within the first stage
         (small(TABLE), 5, 6),
         (small(TABLE, stop_by_term=True), 5, 6),
+        (small(TABLE, boosting_share=0.5), 5, 6),
         (small(TABLE), 29, 30),  # the last step of the first epoch, at whose end there is a checkpoint all the same
         (small(TABLE, save_strategy="best"), 5, 6),
         # the last step of all, behind the best checkpoint
         (small(TABLE, save_strategy="best", metric_for_best_model="eval_positive_rate"), 59, 30),
     ],
-    ids=["ctr_sink", "deepfm", "sigterm", "end_of_epoch", "best", "end_of_all"],
+    ids=["ctr_sink", "deepfm", "sigterm", "trees", "end_of_epoch", "best", "end_of_all"],
 )
 def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, saved, tmp_path, monkeypatch, capsys):
     recipe["training"] = dict(recipe["training"])
@@ -70,6 +72,7 @@ def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, 
     checkpoint, skipped = newest_complete_checkpoint(tmp_path / "run" / "checkpoints")
     assert (checkpoint.name, skipped) == (f"checkpoint-{saved}", [])
     monkeypatch.setattr(Interrupts, "at", ())
+    monkeypatch.setattr("lmctr.runs.training.add_trees", None)  # those of another version may be of another size
     run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     assert f"resuming from {checkpoint}" in capsys.readouterr().out
     told = dict.fromkeys(
@@ -79,6 +82,22 @@ def test_an_interrupted_run_goes_on_from_the_step_it_stopped_behind(recipe, at, 
     one, other = (load_file(folder / "model.safetensors") for folder in (run.path, whole.path))
     assert one.keys() == other.keys()
     assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
+    """Its recipe lacks the keys that came later, whose defaults it had."""
+    monkeypatch.setattr(Interrupts, "at", (5,))
+    with pytest.raises(KeyboardInterrupt):
+        lmctr.runs.train(small(TABLE), output_dir=tmp_path)
+    monkeypatch.setattr(Interrupts, "at", ())
+    kept = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    for group, key in (("data", "since"), ("data", "negative_share"), ("model", "use_numeric_skip")):
+        del kept[group][key]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(kept))
+    (tmp_path / "lmctr_manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"training.seed: 42 before, 1 now\. Resume with the same values"):
+        lmctr.runs.train(small(TABLE, seed=1), output_dir=tmp_path)
+    assert lmctr.runs.train(small(TABLE), output_dir=tmp_path).folder.finished
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path, monkeypatch):

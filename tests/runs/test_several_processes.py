@@ -228,6 +228,17 @@ def test_the_precision_of_the_launcher(tmp_path, monkeypatch):
     assert all(torch.equal(weights[2][key], expected[key]) for key in expected)
 
 
+def test_bf16_that_cannot_be_had_is_the_recipes_or_the_launchers(monkeypatch):
+    """A recipe's `bf16: false` leaves the launcher its word."""
+    monkeypatch.setattr("lmctr.training.arguments.is_torch_bf16_gpu_available", lambda: False)
+    with pytest.raises(ValueError, match=r"bf16 is set, but .*; leave it out"):
+        CTRTrainingArguments(bf16=True, use_cpu=False)
+    monkeypatch.setattr(CTRTrainingArguments, "launched", None)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with pytest.raises(ValueError, match=r"bf16 is set by the launcher, but .*; launch with mixed_precision no"):
+        CTRTrainingArguments(bf16=False, use_cpu=False)
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_launch_that_started_one_of_several_processes(tmp_path, monkeypatch, capsys, number):
     """What `accelerate launch --cpu --num_processes 2` without a configuration file leaves in the one process that it starts."""

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 import lmctr
 from lmctr.data.logs.text_encoders import TextRetriever
+from lmctr.hub.model_card import write_card
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
 from lmctr.utils.files import read_json, write_json
@@ -57,6 +59,8 @@ def test_links_stay_in_the_folder(run, tmp_path):
         (run / place).symlink_to(secret)
         with pytest.raises(ValueError, match=r"is a link to .*secret"):
             open_run(run, "model")
+        with pytest.raises(ValueError, match=r"is a link to .*secret"):
+            open_run(run)  # which reports read
         (run / place).unlink()
     (run / "retriever" / "encoder").rmdir()
     (run / "retriever").rmdir()
@@ -111,6 +115,28 @@ def test_processors_are_the_families_own(run, name, key, value):
 def test_sizes_are_those_of_the_weights_before_memory_is_taken(run, values, message):
     changed(run / "config.json", **values)
     with pytest.raises(ValueError, match=message):
+        load_run(run)
+
+
+def test_a_card_tells_of_valid_configurations_alone(run):
+    trees = {"trees": 1, "leaves": 2, "share": "x"}
+    changed(run / "config.json", boosted_trees=trees)
+    with pytest.raises(ValueError, match=r"config.json is no valid configuration: .*boosted_trees"):
+        write_card(run)
+
+
+def test_a_tokenizer_that_its_library_gives_up_is_an_error_of_the_folder(run, monkeypatch):
+    """BPE merges that do not fit the vocabulary's prefix, for one, which Rust ends with an exception that is no `Exception`."""
+
+    def merges(*args, **kwargs):
+        tokenizer = {
+            "model": {"type": "BPE", "continuing_subword_prefix": "xxxxxxxx", "vocab": {"a": 0, "b": 1, "ab": 2}}
+        }
+        tokenizer["model"]["merges"] = [["a", "b"]]
+        return Tokenizer.from_str(json.dumps(tokenizer))
+
+    monkeypatch.setattr("lmctr.runs.loading.AutoProcessor.from_pretrained", merges)
+    with pytest.raises(ValueError, match="AutoProcessor cannot load the processor: range "):
         load_run(run)
 
 

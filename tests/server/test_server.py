@@ -309,6 +309,7 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         wrong = {"events": [{"text": "a"}], "start": True}
         assert error(400, "/v1/users/7/events", json=wrong).startswith("events[0]")
         assert "Not Found" in error(404, "/v1/scores", json={})
+        assert "Not Found" in error(404, "/v1/score/", json={})  # a redirection would lack a proxy's prefix
         assert "no valid JSON" in error(400, content=b'{"a": ' + b"[" * 4900)
         for key in ("a", "history", "candidates", "time"):  # Python 3.13's parser takes these
             assert "nested" in error(400, content=b'{"%s": %s%s}' % (key.encode(), b"[" * 2400, b"]" * 2400))

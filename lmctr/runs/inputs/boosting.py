@@ -5,6 +5,7 @@ S: samples, Fs: columns that the trees read, T: tasks.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from lmctr.models.common.base import plain_model
 from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.inputs.calibration import measured
 from lmctr.runs.inputs.linear_start import LinearSamples, by_task
+from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.utils.files import read_json
 from lmctr.utils.progress import over
 
-__all__ = ["SHARES", "add_trees", "choose_share", "set_share"]
+__all__ = ["SHARES", "add_trees", "choose_share", "keep_trees", "set_share"]
 
 SHARES = np.linspace(0.0, 1.0, 21)
 """Those that `boosting_share: auto` chooses from."""
@@ -64,6 +67,17 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
     for task, forest in enumerate(forests):
         beside.trees.fill(task, *forest)
     beside.to(model.device)
+
+
+def keep_trees(model: Any, checkpoints: str | Path) -> bool:
+    """Make room for the trees of the newest checkpoint in a folder, whose weights are loaded later: those that another version fits may be of
+    another size. Whether it has any (one of adapters alone has none)."""
+    checkpoint, _ = newest_complete_checkpoint(checkpoints)
+    if checkpoint is not None and (checkpoint / "config.json").is_file():
+        model.config.boosted_trees = read_json(checkpoint / "config.json").get("boosted_trees")
+        model.trees_beside().grow(model.config)
+        model.trees_beside().to(model.device)
+    return bool(model.config.boosted_trees)
 
 
 def choose_share(trainer: Any, samples: Any) -> float:

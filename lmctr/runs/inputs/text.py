@@ -260,6 +260,8 @@ class TextInput(GoingOn, LogInput):
         own, found = (
             one.to_dict() for one in (self._processor(before.tokenizer, earlier.text_config, **same), before)
         )
+        if data["max_length"] is recipe["data"].get("max_length") is None:  # a default that was another one
+            own["max_length"] = found["max_length"]
         prompts = own["prompt"].keys() | found["prompt"].keys()
         self.refuse_changes(
             [

@@ -10,10 +10,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lmctr.runs.folder import METRICS, RECIPE, RunFolder
-from lmctr.runs.recipe import Recipe, RecipeError, compare_recipes, load_recipe, with_epochs
+from lmctr.runs.folder import METRICS, RunFolder
+from lmctr.runs.recipe import Recipe
 from lmctr.studies.grids.file import Grid
-from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.files import read_json
 from lmctr.utils.lock import LOCK
 
 DONE, BEGUN, NEW, DIFFERENT = "done", "begun", "not started", "another recipe"
@@ -71,21 +71,10 @@ def inspect_run(grid: Grid, point: str, seed: int, recipe: Recipe) -> GridRun:
         if folder.path.is_dir() and any(path.name != LOCK for path in folder.path.iterdir()):
             return GridRun(point, seed, folder, DIFFERENT, (f"{folder.path} holds files, but no run",))
         return GridRun(point, seed, folder, NEW)
-    differences = recipe_differences(folder.path / RECIPE, recipe)
+    differences = folder.recipe_differences(recipe.resolved())
     differences = [line for line in differences if not line.startswith(_BASELINES)]
     if folder.finished:  # moved data are the same data; a run that goes on checks path and fingerprint itself
         differences = [line for line in differences if not line.startswith(_PLACES)]
     if differences:
         return GridRun(point, seed, folder, DIFFERENT, tuple(differences))
     return GridRun(point, seed, folder, DONE if folder.finished else BEGUN)
-
-
-def recipe_differences(path: Path, wanted: Recipe) -> list[str]:
-    """What a stored recipe and the wanted one differ in. The stored one is read as today's lmctr reads it, so that a key
-    that came later counts with its default."""
-    try:
-        stored = load_recipe(path).resolved()
-    except RecipeError:
-        stored = read_yaml(path)
-        stored = with_epochs(stored) if isinstance(stored, dict) else {}
-    return compare_recipes(stored, wanted.resolved())

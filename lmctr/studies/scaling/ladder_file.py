@@ -34,6 +34,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from lmctr.evaluation.evaluator import LOWER_IS_BETTER, METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.runs.recipe import find_recipe, read_with_base
 from lmctr.scaling.design import DesignGrid
+from lmctr.scaling.fits import LEAST_SIZES
 from lmctr.scaling.options import SizeGridOptions
 from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, grid_of
 from lmctr.studies.scaling.allocate import read_scenario
@@ -151,9 +152,9 @@ class LadderKeys(Values):
     @field_validator("sizes", mode="before")
     @classmethod
     def _enough(cls, sizes: Any) -> Any:
-        if not isinstance(sizes, list) or len(sizes) < 4:
+        if not isinstance(sizes, list) or len(sizes) < LEAST_SIZES:
             found = len(sizes) if isinstance(sizes, list) else repr(sizes)
-            raise ValueError(f"sizes is a list of at least 4 (a power law needs as many), got {found}")
+            raise ValueError(f"sizes is a list of at least {LEAST_SIZES} (a power law needs as many), got {found}")
         return sizes
 
     @field_validator("metric")
@@ -180,6 +181,10 @@ class LadderKeys(Values):
             raise ValueError(f"fit.criterion is {self.fit.criterion!r}, accepted: {', '.join(CRITERIA)}")
         with _keys_of("fit"):
             LawOptions(**self.fit.model_dump() if self.fit else {})
+        if self.fit is not None and self.fit.held_out > (most := len(names) - LEAST_SIZES):
+            raise ValueError(
+                f"fit.held_out is {self.fit.held_out}, accepted for {len(names)} sizes: up to {most}, as a law needs {LEAST_SIZES} others"
+            )
         with _keys_of("request"):
             request = RequestOptions(**self.request.model_dump() if self.request else {})
             check_counts(request, ("candidates", "length"))
