@@ -19,6 +19,7 @@ LITERALS = "Accepted: texts such as ['a', 'b'], [1, 2] and {a,b}."
 _MARK = "\x1f"
 _STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _NAMED = rf"""\{{[^{{}}]*['"]name['"]\s*:\s*({_STRING})[^{{}}]*\}}"""  # {'id': 28, 'name': 'Action'}
+_SCALAR = rf"""np\.\w+\(({_STRING}|[-+\w.]+)\)"""  # np.str_('Action'), as lists of numpy's scalars are written
 _PLAIN = "|".join(rf"""[uU]?{sign}[^'"\\]*{sign}(?:(?:\s*,\s*|\s+)[uU]?{sign}[^'"\\]*{sign})*""" for sign in "'\"")
 _BETWEEN = r"""['"](?:\s*,\s*|\s+)[uU]?['"]"""
 _ODD = r"""['"\\]|(?:^|,)\s*(?:None|null)\s*(?:,|$)"""  # in lists that are not plain
@@ -39,6 +40,7 @@ def literal_lists(texts: pa.Array) -> pa.Array:
         pc.match_substring_regex(texts, r"(?s)^(\[.*\]|\{.*\})$"), pc.invert(pc.match_substring_regex(texts, _NO_LIST))
     )
     texts = pc.if_else(is_list, texts, pa.scalar(None, texts.type))
+    texts = pc.replace_substring_regex(texts, _SCALAR, r"\1")
     inner = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(texts, 1, -1))
     inner = pc.replace_substring_regex(inner, _NAMED, r"\1")
     is_plain = pc.match_substring_regex(inner, f"(?s)^(?:{_PLAIN})$")

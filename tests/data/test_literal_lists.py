@@ -25,6 +25,8 @@ from lmctr.data.texts import are_literals, literal_lists
         ("['New York' 'Paris']", ["New York", "Paris"]),
         ("[New York, Paris]", ["New York", "Paris"]),
         ("[u'a', u'b']", ["a", "b"]),
+        ("[np.str_('a'), np.str_(\"Kids' TV\")]", ["a", "Kids' TV"]),
+        ("[np.int64(3), np.int64(-4)]", ["3", "-4"]),
         (" [ ] ", []),
         ("{}", []),
         ("['', 'a']", ["", "a"]),
