@@ -31,7 +31,9 @@ def check_written(where: str, decimal: str, thousands: str | None, unit: str | N
 
 def accepted_numbers(written: Mapping[str, str]) -> str:
     """What is said of texts that are no numbers written so."""
-    return f"Accepted: plain numbers, and ones with {', '.join(f'{key} {sign!r}' for key, sign in written.items())}."
+    return (
+        f"Accepted: numbers, and texts of them with {', '.join(f'{key} {sign!r}' for key, sign in written.items())}."
+    )
 
 
 def numbers_in(texts: pa.Array, decimal: str = ".", thousands: str | None = None, unit: str | None = None) -> pa.Array:
@@ -39,13 +41,15 @@ def numbers_in(texts: pa.Array, decimal: str = ".", thousands: str | None = None
 
     Args:
         texts: (N,). decimal: their decimal point. thousands: the sign between groups of three digits (" ": any blank). unit: what stands before or behind
-            the number. Texts without thousands or unit are numbers too.
+            the number; a sign such as $ or % may be missing, letters may not: 900 beside 1.5k is no 0.9k.
     """
     texts = pc.utf8_trim_whitespace(texts)
     if unit is not None:
         unit = re.escape(unit.strip())
-        texts = pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*", r"\1")
-        texts = pc.replace_substring_regex(texts, rf"(\d)\s*{unit}$", r"\1")
+        given, texts = texts, pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*", r"\1")
+        bare = pc.replace_substring_regex(texts, rf"(\d)\s*{unit}$", r"\1")
+        has_letters = re.search(r"[^\W_]", unit) is not None
+        texts = pc.if_else(pc.and_(has_letters, pc.equal(bare, given)), pa.scalar(None, texts.type), bare)
     if thousands is not None:
         sign = r"[ \x{a0}\x{202f}]" if thousands == " " else re.escape(thousands)
         groups = rf"^[+-]?\d{{1,3}}({sign}\d{{3}})+(\{decimal}\d*)?$"

@@ -25,6 +25,9 @@ from lmctr.data.features.processor import TabularFeatureProcessor
         (["12", "1.5", "2e3"], {}, [12, 1.5, 2000]),
         (["555 123 456", "555 987 654"], None, None),
         (["5 kg", "5 g"], None, None),
+        (["1.5k", "2k"], {"unit": "k"}, [1.5, 2]),
+        (["1.5k", "900"], None, None),  # 0.9k
+        (["$5", "6"], {"unit": "$"}, [5, 6]),
         (["$5", "€5"], None, None),
         (["$5 USD"], None, None),
         (["item_1", "item_2"], None, None),
@@ -45,9 +48,11 @@ def test_how_numbers_are_written(texts, written, numbers):
 
 
 def test_what_is_written_otherwise_is_no_number():
-    texts = pa.array(["1.5", "1,5", "1.234,5", "1,234.5", "12.34,5", "5 kg", "kg", "", None, "--5", "1e3"])
+    texts = pa.array(
+        ["1.5 kg", "1,5kg", "1.234,5 kg", "1,234.5 kg", "12.34,5 kg", "5 kg", "kg", "", None, "--5 kg", "1e3 kg", "5"]
+    )
     found = numbers_in(texts, ",", ".", "kg").to_pylist()
-    assert found == [None, 1.5, 1234.5, None, None, 5, None, None, None, None, 1000]
+    assert found == [None, 1.5, 1234.5, None, None, 5, None, None, None, None, 1000, None]
 
 
 FIELDS = [
@@ -76,7 +81,7 @@ def test_a_field_reads_amounts_as_the_numbers_they_are(tmp_path):
         one([{"income": ""}], return_tensors="np")["input_ids"]
         == other([{"income": None}], return_tensors="np")["input_ids"]
     ).all()
-    said = r"'income': 1 values are no numbers \(row 2: '€5'\). Accepted: plain numbers, and ones with thousands ',', unit '\$'\.$"
+    said = r"'income': 1 values are no numbers \(row 2: '€5'\). Accepted: numbers, and texts of them with thousands ',', unit '\$'\.$"
     with pytest.raises(ValueError, match=said):
         one([ROWS[0], {"income": "€5"}], return_tensors="np")
 

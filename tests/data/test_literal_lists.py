@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from guess_logs import ROWS, clicks, table, write
 
@@ -119,6 +120,11 @@ def test_a_log_with_lists_as_pandas_writes_them(tmp_path):
     log = load_log(tmp_path / "e.csv", **guess.options())
     found = dict(zip(log.catalogue["item_id"].to_pylist(), log.catalogue["kinds"].to_pylist()))
     assert found == {row: LISTS[row] for row in range(120)}
+    lists = pa.table({"item_id": list(range(120)), "kinds": LISTS[:120]})
+    pq.write_table(lists, tmp_path / "i.parquet")  # a file that has lists is read as it is
+    options = guess.options()
+    options["catalogue"] = {**options["catalogue"], "path": str(tmp_path / "i.parquet")}
+    assert load_log(tmp_path / "e.csv", **options).catalogue["kinds"].to_pylist() == log.catalogue["kinds"].to_pylist()
     (tmp_path / "i.csv").write_text("item_id,kinds\n" + "\n".join(f"{row},Drama" for row in range(120)))
     with pytest.raises(ValueError, match=r"'kinds': 120 of 120 values are no lists \(row 1: 'Drama'"):
         load_log(tmp_path / "e.csv", **guess.options())

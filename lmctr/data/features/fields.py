@@ -74,7 +74,7 @@ class Field:
         until, until_format: numeric fields of `extract` "days": another column of times, and its format; the value is the days up to that one, so that a
             date of birth and the row's own time make an age.
         decimal, thousands, unit: numeric fields, how their texts are written: "$84,835.00" with `thousands` "," and `unit` "$"; "1.234,50 kg" with `decimal`
-            ",", `thousands` "." and `unit` "kg". Without thousands or unit a text is a number too; another unit is an error. What is a number already is it.
+            ",", `thousands` "." and `unit` "kg". Without thousands, or a unit that is no word, a text is a number too; another unit is an error.
         cross: two other categorical fields, whose values together are the value: missing where either is. Take a `min_count` above 1, or
             `hash_buckets`, where the pairs are many.
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))

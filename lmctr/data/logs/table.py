@@ -53,7 +53,7 @@ from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_number, is_text, plain_number, with_columns, without_empty
+from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_number, with_columns, without_empty
 from lmctr.utils.files import beside, expanded
 from lmctr.utils.measure import release_memory
 from lmctr.utils.suggest import LISTED, first_quoted
@@ -556,7 +556,7 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
             bad = pc.and_(pc.is_null(own), pc.is_valid(texts)).to_numpy(zero_copy_only=False)
             columns.refuse(bad, texts, part.column, source, "are no numbers", accepted_numbers(part.written))
             values = own
-        elif kind is not None:
+        elif kind is not None and not (part.is_list and is_list(values.type)):  # of a file that has lists
             try:
                 if kind != "text" and pa.types.is_temporal(values.type):
                     raise pa.ArrowInvalid(f"they are times ({values.type})")  # whose numbers hang on the reader's unit
@@ -565,7 +565,7 @@ def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str)
                 raise ValueError(
                     f"{columns.place(source, part.column)}: the schema says {kind}, and the values do not fit: {error}"
                 ) from None
-        if part.is_list:
+        if part.is_list and is_text(values.type):
             values = columns.split_texts(values, part.separator, column=part.column, source=source)
         result[name] = values
     return result
