@@ -194,9 +194,14 @@ def test_rates_go_with_the_values_to_the_next_day(run, tmp_path):
 def test_words_for_fields_that_are_none():
     trees = {"trees": 2, "leaves": 4, "share": 0.5, "rated_fields": [1]}
     lmctr.DNNConfig(vocab_sizes=[3, 300], boosted_trees=trees)
-    with pytest.raises(ValueError, match=r"rated_fields \(places of categorical fields, or of two\)"):
+    with pytest.raises(ValueError, match=r"rated_fields \(places of categorical fields, of two, or of lists\)"):
         lmctr.DNNConfig(vocab_sizes=[300], boosted_trees=trees)
     lmctr.DNNConfig(vocab_sizes=[3, 300], boosted_trees={**trees, "rated_fields": [1, [0, 1]]})
     for pair in ([0, 2], [0], [0, 1, 1], [0, -1]):
-        with pytest.raises(ValueError, match="or of two"):
+        with pytest.raises(ValueError, match="of two, or of lists"):
             lmctr.DNNConfig(vocab_sizes=[3, 300], boosted_trees={**trees, "rated_fields": [pair]})
+    lists = {"num_sequences": 1, "sequence_tables": [1]}
+    lmctr.DNNConfig(vocab_sizes=[3, 300], **lists, boosted_trees={**trees, "rated_fields": [2]})
+    for wrong in (3, [0, 2]):  # no list, and a pair with one
+        with pytest.raises(ValueError, match="of two, or of lists"):
+            lmctr.DNNConfig(vocab_sizes=[3, 300], **lists, boosted_trees={**trees, "rated_fields": [wrong]})

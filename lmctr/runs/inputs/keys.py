@@ -273,3 +273,4 @@ class TrainingKeys(Values):
     epochs: int = Field(3, ge=1, description="Passes over the training part, in families that train in one stage.")
     bf16: bool | Literal["auto"] = False
     boosting_share: float | Literal["auto"] = 0.0
+    calibration: Literal["none", "intercept"] = "none"
