@@ -45,6 +45,7 @@ def test_texts_whose_words_come_again_are_fields_and_names_of_rows_are_not(tmp_p
     draw = np.random.default_rng(0)
     nouns = ["shoe", "red hat", "blue watch", "old book", "new phone"]
     title = [f"{nouns[draw.integers(5)].title()} for {nouns[draw.integers(5)]}, no {row}" for row in range(ROWS)]
+    title[7] = "!?"  # without a word
     columns = {
         "title": [f'"{text}"' for text in title],
         "page": [f"https://shop.example/red/hat/{row}" for row in range(ROWS)],

@@ -368,10 +368,10 @@ class _TableGuesser(Guesser):
         elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):
             left_out, why, fields = self._days_of(name)
         elif is_text(kind) and (form := _clock(values)) is not None:
-            why, clock_ = "times of day", {"column": name, "extract": DAYS, "time_format": form}
-            hour = {"name": self._free(f"{name}_hour"), "type": "categorical", **clock_, "extract": "hour"}
+            why, of_day = "times of day", {"column": name, "extract": DAYS, "time_format": form}
+            hour = {"name": self._free(f"{name}_hour"), "type": "categorical", **of_day, "extract": "hour"}
             days = pa.array(self._days(name, form), from_pandas=True)
-            fields = [hour, *self._numbers(f"{name}_of_day", days, **clock_)]
+            fields = [hour, *self._numbers(f"{name}_of_day", days, **of_day)]
         elif pa.types.is_integer(kind) and self._counts_rows(values):
             left_out = "counts the rows"
         elif (
@@ -390,7 +390,7 @@ class _TableGuesser(Guesser):
             why = f"lists, parted by {separator!r}" + (", of values and, behind ':', their weights" if weights else "")
             fields = [{"name": name, "type": "multi_value", "separator": separator, **weights}]
         elif distinct > _MANY and distinct > _ALMOST * len(values):
-            why, fields = "texts, read as their words", [self._words(name, values)] if _is_prose(values) else []
+            why, fields = "texts, read as their words", self._words(name, values)
             left_out = None if fields else "another value on (almost) every row"
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
@@ -490,11 +490,23 @@ class _TableGuesser(Guesser):
         ]
 
     @staticmethod
-    def _words(name: str, texts: pa.Array) -> dict[str, Any]:
-        """The field of the words of texts: as many as most of them have."""
-        counts = pc.list_value_length(words_of_texts(texts))
-        most = int(np.ceil(np.quantile(counts.to_numpy(zero_copy_only=False), 0.95)))
-        return {"name": name, "type": "multi_value", "parse": "words", "min_count": 3, "max_length": min(most, _WORDS)}
+    def _words(name: str, values: pa.Array) -> list[dict[str, Any]]:
+        """The field of the words of texts that have two or more on average, most of which come again in others: as many as most of them have. None of
+        names of rows, addresses of pages or of mail."""
+        if (
+            not is_text(values.type)
+            or pc.mean(pc.match_substring_regex(values, "://|@").cast(pa.int8())).as_py() > 0.5
+        ):
+            return []
+        lists = words_of_texts(values)
+        words = pc.list_flatten(lists)
+        words = words.filter(pc.match_substring_regex(words, r"^\D\D"))
+        counts = pc.value_counts(words).field("counts").to_numpy(zero_copy_only=False)
+        if len(words) < 2 * len(values) or counts[counts >= _COMES_AGAIN].sum() < 0.5 * len(words):
+            return []
+        lengths = pc.list_value_length(lists.drop_null()).to_numpy()
+        most = min(int(np.ceil(np.quantile(lengths, 0.95))), _WORDS)
+        return [{"name": name, "type": "multi_value", "parse": "words", "min_count": 3, "max_length": most}]
 
     @staticmethod
     def _may_be_code(values: pa.Array, distinct: int) -> bool | None:
@@ -514,16 +526,6 @@ def _clock(texts: pa.Array) -> str | None:
         if pc.all(pc.match_substring_regex(texts, rf"^\s*([01]?\d|2[0-3]):[0-5]\d{seconds}\s*$")).as_py():
             return form
     return None
-
-
-def _is_prose(values: pa.Array) -> bool:
-    """Whether texts have two words or more on average, most of which come again in others: no names of rows, addresses of pages or of mail."""
-    if not is_text(values.type) or pc.mean(pc.match_substring_regex(values, "://|@").cast(pa.int8())).as_py() > 0.5:
-        return False
-    words = pc.list_flatten(words_of_texts(values))
-    words = words.filter(pc.match_substring_regex(words, r"^\D\D"))
-    counts = pc.value_counts(words).field("counts").to_numpy(zero_copy_only=False)
-    return len(words) >= 2 * len(values) and bool(counts[counts >= _COMES_AGAIN].sum() >= 0.5 * len(words))
 
 
 def _are_weighted(values: pa.Array, separator: str) -> bool:
