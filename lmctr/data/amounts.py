@@ -21,8 +21,9 @@ def check_written(where: str, decimal: str, thousands: str | None, unit: str | N
     if decimal not in (".", ","):
         raise ValueError(f"{where}: decimal={decimal!r}; accepted: '.' and ','.")
     if thousands not in (None, ",", ".", "'", " ") or thousands == decimal:
-        accepted = "',', '.', \"'\" and ' ', and another sign than decimal"
-        raise ValueError(f"{where}: thousands={thousands!r}; accepted: {accepted}.")
+        raise ValueError(
+            f"{where}: thousands={thousands!r}; accepted: ',', '.', \"'\" and ' ', and another sign than decimal."
+        )
     if unit is not None and (not isinstance(unit, str) or not unit.strip() or re.search(r"[\d+-]", unit)):
         raise ValueError(
             f"{where}: unit={unit!r}; accepted: a text such as '$', '%' or 'kg', without digits and signs."
@@ -69,9 +70,8 @@ def how_written(texts: pa.Array) -> dict[str, str] | None:
     for decimal, thousands in _FORMS:
         if thousands == " " and pc.count_distinct(pc.utf8_length(texts)).as_py() < 2:
             continue  # numbers of telephones
-        found = {"decimal": decimal, "thousands": thousands, "unit": parts["before"] or parts["behind"]}
+        found = {"decimal": decimal.strip("."), "thousands": thousands, "unit": parts["before"] or parts["behind"]}
+        found = {key: sign for key, sign in found.items() if sign}
         if not numbers_in(texts, **found).null_count:
-            return {
-                key: value for key, value in found.items() if value is not None and (key, value) != ("decimal", ".")
-            }
+            return found
     return None

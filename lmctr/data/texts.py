@@ -36,9 +36,8 @@ def literal_lists(texts: pa.Array) -> pa.Array:
     """(N,) lists that texts hold as pandas writes them, ['a', 'b'] or [1 2], JSON, ["a", "b"], or databases, {a,b}; of objects their `name`. Null for other
     texts."""
     texts = pc.utf8_trim_whitespace(texts)
-    is_list = pc.and_(
-        pc.match_substring_regex(texts, r"(?s)^(\[.*\]|\{.*\})$"), pc.invert(pc.match_substring_regex(texts, _NO_LIST))
-    )
+    is_in_brackets = pc.match_substring_regex(texts, r"(?s)^(\[.*\]|\{.*\})$")
+    is_list = pc.and_not(is_in_brackets, pc.match_substring_regex(texts, _NO_LIST))
     texts = pc.if_else(is_list, texts, pa.scalar(None, texts.type))
     texts = pc.replace_substring_regex(texts, _SCALAR, r"\1")
     inner = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(texts, 1, -1))

@@ -90,7 +90,6 @@ def test_a_field_reads_amounts_as_the_numbers_they_are(tmp_path):
     ("keys", "said"),
     [
         ({"decimal": ";"}, "decimal=';'; accepted"),
-        ({"thousands": "."}, None),
         ({"thousands": ".", "decimal": "."}, "thousands='.'; accepted: .* another sign than decimal"),
         ({"unit": "5"}, "unit='5'; accepted: a text such as"),
         ({"unit": "$", "extract": "days"}, "unit belongs to fields without extract"),
@@ -99,12 +98,13 @@ def test_a_field_reads_amounts_as_the_numbers_they_are(tmp_path):
 )
 def test_signs_that_no_numbers_are_written_with(keys, said):
     field = {"name": "n", "type": "numeric"} | keys
-    if keys == {"thousands": "."}:
-        field["decimal"] = ","
-        assert TabularFeatureProcessor([field]).fields[0].written == {"decimal": ",", "thousands": "."}
-        return
     with pytest.raises(ValueError, match=f"field 'n'.*{said}|'n'.*{said}|{said}.*'n'"):
         TabularFeatureProcessor([field])
+
+
+def test_a_point_between_thousands_goes_with_a_decimal_comma():
+    field = {"name": "n", "type": "numeric", "decimal": ",", "thousands": "."}
+    assert TabularFeatureProcessor([field]).fields[0].written == {"decimal": ",", "thousands": "."}
 
 
 def test_a_log_reads_amounts_of_items_and_events(tmp_path):

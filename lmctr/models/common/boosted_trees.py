@@ -136,7 +136,7 @@ class ValueRates(nn.Module):
     integers of their bits.
 
     Args:
-        fields: (Cr,) places of the fields among the categorical ones, two of a pair, and behind them among the lists. config: of the model. num_tasks: T.
+        fields: (Cr,) places of the fields among the categorical ones, two of a pair, and last those of lists. config: of the model. num_tasks: T.
     """
 
     def __init__(self, fields: Sequence[int | Sequence[int]], config: Any, num_tasks: int):
@@ -166,20 +166,22 @@ class ValueRates(nn.Module):
     def forward(self, input_ids: torch.Tensor | None, sequence_ids: torch.Tensor | None) -> torch.Tensor:
         """(B, C) and (B, S, L) ids to float32 (B, T Cr), one task after the other; of a list the mean of its values, and what stands at 0 where it has
         none."""
-        table, found = _floats(self.table), []
+        table, places, lists = _floats(self.table), [], []
+        ids = None if input_ids is None else input_ids.long()
         for own, start in zip(self.fields, self.starts):
             if own[0] >= self.num_categorical:
-                ids = sequence_ids[:, own[0] - self.num_categorical].long()
-                mask = (ids > 0)[..., None]
-                sums = (table[ids + start].double() * mask).sum(1)  # in doubles: no rounding sorts a row elsewhere
+                entries = sequence_ids[:, own[0] - self.num_categorical].long()
+                mask = (entries > 0)[..., None]
+                sums = (table[entries + start].double() * mask).sum(1)  # in doubles: no rounding sorts a row elsewhere
                 mean = (sums / mask.sum(1).clamp_min(1)).to(table.dtype)
-                found.append(torch.where(mask.any(1), mean, table[start]))
+                lists.append(torch.where(mask.any(1), mean, table[start]))
                 continue
-            place = input_ids[:, own[0]].long()
+            place = ids[:, own[0]]
             for field in own[1:]:
-                place = place * self.sizes[field] + input_ids[:, field].long()
-            found.append(table[place + start])
-        return torch.stack(found, 2).flatten(1)
+                place = place * self.sizes[field] + ids[:, field]
+            places.append(place + start)
+        found = [table[torch.stack(places, 1)]] if places else []  # all at once
+        return torch.cat([*found, *(own[:, None] for own in lists)], 1).transpose(1, 2).flatten(1)
 
 
 def rated_sizes(config: Any) -> list[int]:
@@ -238,6 +240,10 @@ class FieldTrees(TreesBeside):
         super().grow(config)
         rated = (config.boosted_trees or {}).get("rated_fields", ())
         self.rates = ValueRates(rated, config, self.num_tasks) if rated else None
+
+    @property
+    def reads_lists(self) -> bool:
+        return self.rates is not None and self.rates.fields[-1][0] >= self.rates.num_categorical
 
     def forward(
         self,

@@ -251,9 +251,7 @@ class TabularForCTRMixin(WithHeadMixin):
         if skip is not None:
             self.model.embedding.check_inputs(None, fields[1], kinds=("numeric_values",), rows=rows)
         elif trees is not None and trees.trees is not None and not self.training:
-            rated = () if trees.rates is None else trees.rates.fields
-            reads_lists = any(own[0] >= trees.rates.num_categorical for own in rated)
-            kinds = ("input_ids", "numeric_values", "sequence_ids")[: 3 if reads_lists else 2]
+            kinds = ("input_ids", "numeric_values", "sequence_ids")[: 3 if trees.reads_lists else 2]
             self.model.embedding.check_inputs(*fields[: len(kinds)], kinds=kinds, rows=rows)
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
