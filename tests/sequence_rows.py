@@ -102,18 +102,36 @@ def random_batch(config, seed=0, num_rows=3, num_events=9, num_candidates=None, 
         "candidate_times": times[:, -1].reshape(-1, *[1] * (len(shape) - 1)) + draw(60, *shape, low=1),
         "dependence": lengths.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).clone(),
     }
-    if config.item_feature_vocab_sizes:
-        sizes = config.item_feature_vocab_sizes
-        batch["history_features"] = torch.stack([draw(s, num_rows, num_events, low=1) * mask for s in sizes], -1)
-        batch["candidate_features"] = torch.stack([draw(s, *shape, low=1) for s in sizes], -1)
-    if config.user_feature_vocab_sizes:
-        batch["user_features"] = torch.stack([draw(s, num_rows, low=1) for s in config.user_feature_vocab_sizes], -1)
+    columns = {
+        side: [
+            (size, int(not place))  # a list has one value at least
+            for size, width in zip(
+                getattr(config, f"{side}_feature_vocab_sizes"), getattr(config, f"{side}_feature_widths")
+            )
+            for place in range(width)
+        ]
+        for side in ("item", "user")
+    }
+    if columns["item"]:
+        of_history = [draw(size, num_rows, num_events, low=low) * mask for size, low in columns["item"]]
+        batch["history_features"] = torch.stack(of_history, -1)
+        batch["candidate_features"] = torch.stack([draw(size, *shape, low=low) for size, low in columns["item"]], -1)
+    if columns["user"]:
+        batch["user_features"] = torch.stack([draw(size, num_rows, low=low) for size, low in columns["user"]], -1)
     if config.num_statistics:
         batch["statistics"] = torch.randn(*shape, config.num_statistics, generator=generator)
     labels = draw(2, *shape, *([tasks] if tasks > 1 else []))
     labels.view(-1)[0], labels.view(-1)[1:2] = 1, 0
     batch["labels"] = labels.float()
     return batch
+
+
+def feature_vectors(weights, prefix, ids, widths):
+    """Of each feature the vector of its id, or the mean of those of a list's that are no padding."""
+    ids = iter(ids)
+    for place, width in enumerate(widths):
+        own = [found for found in (next(ids) for _ in range(width)) if found]
+        yield sum(weights[f"{prefix}.{place}.weight"][found] for found in own) / max(1, len(own))
 
 
 def events_of(seed, count, time=0):

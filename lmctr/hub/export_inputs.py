@@ -21,9 +21,11 @@ def names_of(processor: Any, name: str) -> list[str]:
     if name == "statistics":
         reader = getattr(processor, "statistics_reader", None)
         return list(getattr(processor, "statistics", ()) if reader is None else reader.names)
-    return list(
-        getattr(processor, f"{'user' if name == 'user_features' else 'item'}_feature_names", ())
-    ) * name.endswith("_features")
+    if not name.endswith("_features"):
+        return []
+    names = getattr(processor, f"{'user' if name == 'user_features' else 'item'}_feature_names", ())
+    widths = processor.feature_widths(names) if names else ()
+    return [own if width == 1 else f"{own}.{i}" for own, width in zip(names, widths) for i in range(width)]
 
 
 def random_inputs(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lmctr.data.processors.sequence import FIRST_ID
+from lmctr.data.processors.feature_values import FIRST_ID
 from lmctr.models.common.base import evaluation_mode
 from lmctr.utils.arrow import whole_numbers
 from lmctr.utils.files import replacing

@@ -106,9 +106,9 @@ def id_tables(config: Any, name: str) -> list[int] | None:
     if name == "input_ids":
         return getattr(config, "vocab_sizes", None)
     if name in ("history_features", "candidate_features"):
-        return config.item_feature_vocab_sizes
+        return config.feature_sizes("item")
     if name == "user_features":
-        return config.user_feature_vocab_sizes
+        return config.feature_sizes("user")
     if name in ("user_input_ids", "ad_input_ids"):
         return getattr(config, name.replace("input_ids", "vocab_sizes"))
     if name == "sequence_ids":
@@ -234,14 +234,14 @@ def _row_axes(config: Any) -> Axes:
 
 def _history_axes(config: Any) -> Axes:
     history, candidates = ("batch", "length"), ("batch", "candidates")
-    of_items = len(config.item_feature_vocab_sizes)
+    of_items = len(config.feature_sizes("item"))
     return {
         **{f"history_{name}": history for name in ("items", "behaviors", "scenarios", "times")},
         **{f"candidate_{name}": candidates for name in ("items", "scenarios", "times")},
         "dependence": candidates,
         "history_features": (*history, of_items),
         "candidate_features": (*candidates, of_items),
-        "user_features": ("batch", len(config.user_feature_vocab_sizes)),
+        "user_features": ("batch", len(config.feature_sizes("user"))),
         "statistics": (*candidates, config.num_statistics),
     }
 

@@ -30,6 +30,7 @@ from tabular_inputs import FIELDS as OF_TABLES
 OF_SEQUENCES = {
     **sequence_tester.CONFIG,
     "item_feature_vocab_sizes": [5],
+    "item_feature_widths": [2],
     "user_feature_vocab_sizes": [3],
     "num_statistics": 2,
 }

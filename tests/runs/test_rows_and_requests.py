@@ -13,7 +13,8 @@ import lmctr
 from lmctr.cli.main import main
 from lmctr.data import split_log
 from lmctr.data.processors.extend_sequence import extend_sequence_processor
-from lmctr.data.processors.sequence import OOV, SequenceProcessor
+from lmctr.data.processors.feature_values import OOV
+from lmctr.data.processors.sequence import SequenceProcessor
 
 ROWS, ITEMS = 1500, 60
 COLUMNS = {

@@ -16,7 +16,7 @@ TEXT = {
 TABLE = {"vocab_sizes": [9, 12, 2], "num_numeric": 2, "embedding_dim": 4}
 SEQUENCE = {
     "item_vocab_size": 40, "num_behaviors": 3, "num_scenarios": 2, "item_feature_vocab_sizes": [5, 6],
-    "user_feature_vocab_sizes": [4], "num_statistics": 2, "task_names": ["click", "like"],
+    "item_feature_widths": [1, 3], "user_feature_vocab_sizes": [4], "num_statistics": 2, "task_names": ["click", "like"],
 }  # fmt: skip
 IMPRESSION = {
     "user_vocab_sizes": [20, 8], "user_num_numeric": 1, "ad_vocab_sizes": [30], "ad_num_numeric": 2,

@@ -118,6 +118,7 @@ def test_features_and_statistics_in_requests():
     model, processor = make(
         item_features=["genres"],
         user_features=["country"],
+        list_values=2,
         statistics_reader=StatisticsReader(("user_count",), 0.5, mean=(0.0,), scale=(1.0,)),
     )
     history, user = events_of(5, 6), {"country": "c1"}

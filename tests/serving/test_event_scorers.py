@@ -130,7 +130,9 @@ def test_states_travel_and_know_their_model(family, tmp_path):
 
 @pytest.mark.parametrize("family", ["twin", "hstu"])
 def test_several_tasks_features_and_refusals(family):
-    model, processor = make(family, tasks=["label", "like"], item_features=["genres"], user_features=["country"])
+    model, processor = make(
+        family, tasks=["label", "like"], item_features=["genres"], user_features=["country"], list_values=2
+    )
     history = events_of(4, 5)
     time = history[-1]["time"] + 1
     candidates = [{"item": 100 + i, "user": {"country": "c1"}} for i in range(3)]

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from lmctr.data.logs.log import InteractionLog
-from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
+from lmctr.data.processors.feature_values import OOV, PADDING
+from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_kind, check_list
 
@@ -256,7 +257,10 @@ class SequenceView(LogBatches):
             ("item", "candidate_features", processor.item_feature_names),
             ("user", "user_features", processor.user_feature_names),
         ):
-            named |= {f"{role} {name}": {key: [place]} for place, name in enumerate(names)}
+            ends = np.cumsum(processor.feature_widths(names)).tolist()
+            named |= {
+                f"{role} {name}": {key: list(range(start, end))} for name, start, end in zip(names, [0, *ends], ends)
+            }
         # with its moment, so that the seconds between stay what they are
         return {
             "history": dict.fromkeys(_HISTORY_KEYS),

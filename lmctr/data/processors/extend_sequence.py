@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.log import InteractionLog
 
-from .sequence import FIRST_ID, OOV, SequenceProcessor, codes_of, distinct, item_counts, strings_of
+from .feature_values import FIRST_ID, OOV, as_column, as_matrix, codes_of, distinct, feature_codes, values_of
+from .sequence import SequenceProcessor, item_counts
 
 
 def extend_sequence_processor(
@@ -67,18 +68,20 @@ def extend_sequence_processor(
     features: dict[str, list[str]] = {}
     shown = (counts > 0) & ((codes != OOV) | (counts >= min_count))
     for name in processor.item_feature_names:
-        values = strings_of(log.catalogue, name, "item_features", "the catalogue")
+        length = processor.list_lengths.get(name)
+        values = values_of(log.catalogue, name, "item_features", "the catalogue", length is not None)
         moved = _extended(processor, name, values.filter(pa.array(shown)), max_idle, features, absent, report)
-        now, before = codes_of(values, features[name]), processor.items[name].to_numpy()[keep.kept]
-        table[name] = np.concatenate([np.where(place >= 0, now[place], moved[before]), now[added]])
-        others[name] = np.concatenate([moved[earlier[name].to_numpy()], now[rest]])
+        now, before = feature_codes(values, features[name], length), as_matrix(processor.items[name])[keep.kept]
+        known_now = np.where(place[:, None] >= 0, now[place], moved[before])
+        table[name] = as_column(np.concatenate([known_now, now[added]]))
+        others[name] = as_column(np.concatenate([moved[as_matrix(earlier[name])], now[rest]]))
     trained = np.zeros(log.num_users, dtype=bool)
     trained[log.user[events]] = True
     for name in processor.user_feature_names:
         if log.users is None:
             raise ValueError(f"user_features: the earlier run read {name!r}, but the log has no user table.")
-        values = strings_of(log.users, name, "user_features", "the user table").filter(pa.array(trained))
-        _extended(processor, name, values, max_idle, features, absent, report)
+        values = values_of(log.users, name, "user_features", "the user table", name in processor.list_lengths)
+        _extended(processor, name, values.filter(pa.array(trained)), max_idle, features, absent, report)
     values = processor._settings()
     tables = {"items": pa.table(table), "others": pa.table(others)}
     return SequenceProcessor(**values, **tables, features=features, absent=absent), report
@@ -113,7 +116,8 @@ def _extended(
 ) -> np.ndarray:
     """Adds a feature's vocabulary with the values of newer events to `features`. Returns the new code of each old one."""
     known = processor.features[name]
-    keep = _Kept(processor, name, len(known), codes_of(values, known), max_idle)
+    entries = pc.list_flatten(values) if name in processor.list_lengths else values
+    keep = _Kept(processor, name, len(known), codes_of(entries, known), max_idle)
     there = set(known)
     added = [value for value in distinct(values) if value not in there]
     features[name] = [value for value, is_kept in zip(known, keep.kept) if is_kept] + added

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from transformers import BatchFeature
 from transformers.utils import cached_file
 
-from lmctr.data.features.canonical import neutral_text, neutral_words
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
@@ -42,11 +41,22 @@ from lmctr.utils.rows import (
 )
 from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown
 
+from .feature_values import (
+    FIRST_ID,
+    OOV,
+    as_column,
+    as_matrix,
+    codes_of,
+    feature_codes,
+    fitted_values,
+    given_values,
+    values_of,
+)
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PADDING, OOV, FIRST_ID = 0, 1, 2
 _ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the items'
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
@@ -73,7 +83,8 @@ class SequenceProcessor(FittedExtractor):
         behavior_labels: label (0, 1, or -1 for none) of each behaviour code, where the behaviour says it: what statistics of requests count
             where an event does not state its `label`, and what an event is that states only its `label`.
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
-        items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
+        list_lengths: by the name of each feature that is a list how many of its values are read, each as an id.
+        items: table with the column `item_id` and, for each item feature, an int column of the item's code, of a list of its codes; row i has id i + 2.
         others: the same of items of the catalogue that are out of vocabulary: their features are known all the same.
         features: values of each feature by name (strings); value j has the code j + 2.
         absent: of a processor that was extended, by "items" and feature from how many extensions in a row each value was absent.
@@ -105,6 +116,7 @@ class SequenceProcessor(FittedExtractor):
         behavior_labels: Sequence[int] | None = None,
         item_feature_names: Sequence[str] = (),
         user_feature_names: Sequence[str] = (),
+        list_lengths: Mapping[str, int] | None = None,
         items: pa.Table | None = None,
         features: Mapping[str, Sequence[str]] | None = None,
         absent: Mapping[str, Sequence[int]] | None = None,
@@ -124,6 +136,7 @@ class SequenceProcessor(FittedExtractor):
         self.statistics_reader = statistics_reader
         self.behavior_labels = None if behavior_labels is None else tuple(map(int, behavior_labels))
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
+        self.list_lengths = {name: int(length) for name, length in (list_lengths or {}).items()}
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
         self.others = self.items.slice(0, 0) if others is None else others
@@ -140,6 +153,11 @@ class SequenceProcessor(FittedExtractor):
         for name in (*self.item_feature_names, *self.user_feature_names):
             if name not in self.features:
                 raise ValueError(f"features: no values for the feature {name!r}; there are {sorted(self.features)}.")
+        for name, length in self.list_lengths.items():
+            if name not in self.features or length < 1:
+                raise ValueError(
+                    f"list_lengths: got {name!r}: {length}, accepted: features, and at least 1 value of each."
+                )
         labels = self.behavior_labels
         if labels is not None and (len(labels) != len(self.behavior_names) or not set(labels) <= {-1, 0, 1}):
             raise ValueError(
@@ -176,6 +194,7 @@ class SequenceProcessor(FittedExtractor):
         min_count: int = 1,
         item_features: Sequence[str] = (),
         user_features: Sequence[str] = (),
+        list_values: int | None = None,
         statistics_reader: StatisticsReader | None = None,
         behavior_labels: Sequence[int] | None = None,
     ) -> SequenceProcessor:
@@ -185,12 +204,13 @@ class SequenceProcessor(FittedExtractor):
             log: the log.
             train_events: positions of the training samples; None takes all samples.
             min_count: items seen less often in the training part are out of vocabulary.
-            item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
-            user_features: columns of the log's user table.
+            item_features: columns of the catalogue. user_features: columns of the log's user table.
+            list_values: how many values of a list among these are read at most, the first that stand at two or more items (users) of training; None: a list
+                is taken as one value, its entries joined by "|".
             tasks, max_history_length, statistics_reader, behavior_labels: see the class.
 
         Raises:
-            ValueError: an unknown task or column, `min_count` below 1, no training sample.
+            ValueError: an unknown task or column, `min_count` or `list_values` below 1, no training sample.
         """
         check_kind(log, InteractionLog, "log")
         events = log.sample_events() if train_events is None else log.positions(train_events)
@@ -198,14 +218,25 @@ class SequenceProcessor(FittedExtractor):
             raise ValueError("train_events: there are none; the vocabulary comes from the training part.")
         if min_count < 1:
             raise ValueError(f"min_count: got {min_count}, accepted: a whole number from 1.")
+        if list_values is not None and list_values < 1:
+            raise ValueError(f"list_values: got {list_values}, accepted: a whole number from 1, or None.")
         refuse_unknown(tasks, ["label", *log.extra_labels], "tasks")
         counts = item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
         table: dict[str, Any] = {"item_id": log.catalogue["item_id"].combine_chunks()}
         features: dict[str, list[str]] = {}
+        lengths: dict[str, int] = {}
+
+        def learn(name: str, side: str, source: pa.Table, where: str, trained: np.ndarray) -> pa.Array:
+            as_lists = list_values is not None and name in source.column_names and is_list(source[name].type)
+            values = values_of(source, name, f"{side}_features", where, as_lists)
+            features[name], length = fitted_values(values.filter(pa.array(trained)), name, list_values)
+            if length is not None:
+                lengths[name] = length
+            return values
+
         for name in item_features:
-            values = strings_of(log.catalogue, name, "item_features", "the catalogue")
-            features[name] = distinct(values.take(pa.array(rows)))
+            values = learn(name, "item", log.catalogue, "the catalogue", counts >= min_count)
             kind = log.catalogue[name].type
             if (pa.types.is_floating(kind) or pa.types.is_decimal(kind)) and len(features[name]) > _MANY_NUMBERS:
                 logger.warning(
@@ -213,7 +244,7 @@ class SequenceProcessor(FittedExtractor):
                     name,
                     len(features[name]),
                 )
-            table[name] = codes_of(values, features[name])
+            table[name] = as_column(feature_codes(values, features[name], lengths.get(name)))
         catalogue = pa.table(table)
         rest = np.flatnonzero(counts < min_count) if item_features else rows[:0]
         trained = np.zeros(log.num_users, dtype=bool)
@@ -223,7 +254,7 @@ class SequenceProcessor(FittedExtractor):
                 raise ValueError(f"user_features: got {name!r}, but the log has no user table.")
             if name in features:
                 raise ValueError(f"user_features: {name!r} is an item feature already; rename one of the columns.")
-            features[name] = distinct(strings_of(log.users, name, "user_features", "the user table").filter(trained))
+            learn(name, "user", log.users, "the user table", trained)
         return cls(
             behavior_names=log.feedback_names,
             scenario_names=log.scenario_names or ("default",),
@@ -233,6 +264,7 @@ class SequenceProcessor(FittedExtractor):
             behavior_labels=behavior_labels,
             item_feature_names=item_features,
             user_feature_names=user_features,
+            list_lengths=lengths,
             items=catalogue.take(pa.array(rows)).combine_chunks(),
             others=catalogue.take(pa.array(rest)),
             features=features,
@@ -245,12 +277,16 @@ class SequenceProcessor(FittedExtractor):
             known, item_ids = known.cast(pa.string()), item_ids.cast(pa.string())
         return codes_of(item_ids.cast(known.type), known)
 
+    def feature_widths(self, names: Sequence[str]) -> list[int]:
+        """How many ids each of these features has: 1, or the most values of a list."""
+        return [self.list_lengths.get(name, 1) for name in names]
+
     def item_feature_codes(self, catalogue: pa.Table) -> np.ndarray:
-        """(I, Fi) int64 codes of the catalogue's item features."""
+        """(I, Fi) int64 codes of the catalogue's item features, those of a list side by side."""
         return self._feature_codes(catalogue, self.item_feature_names, "item_features", "the catalogue")
 
     def user_feature_codes(self, users: pa.Table | None, num_users: int) -> np.ndarray:
-        """(U, Fu) int64 codes of the user table's features."""
+        """(U, Fu) int64 codes of the user table's features, those of a list side by side."""
         if not self.user_feature_names:
             return np.zeros((num_users, 0), np.int64)
         if users is None:
@@ -260,19 +296,27 @@ class SequenceProcessor(FittedExtractor):
         return self._feature_codes(users, self.user_feature_names, "user_features", "the user table")
 
     def _feature_codes(self, table: pa.Table, names: Sequence[str], argument: str, where: str) -> np.ndarray:
-        codes = np.zeros((table.num_rows, len(names)), np.int64)
-        for column, name in enumerate(names):
-            codes[:, column] = codes_of(strings_of(table, name, argument, where), self.features[name])
-        return codes
+        parts = [
+            self.codes_of_feature(values_of(table, name, argument, where, name in self.list_lengths), name)
+            for name in names
+        ]
+        return np.concatenate([np.zeros((table.num_rows, 0), np.int64), *parts], 1)
+
+    def codes_of_feature(self, values: pa.Array, name: str) -> np.ndarray:
+        """(N, L) int64 codes of a feature's values, which are lists where the feature is one."""
+        return feature_codes(values, self.features[name], self.list_lengths.get(name))
 
     @cached_property
     def known_features(self) -> np.ndarray:
         """(V + O, Fi) int64 codes of the features by item id, then those of the `others`; of items that are neither out-of-vocabulary ones."""
-        count = self.item_vocab_size + self.others.num_rows
-        table = np.full((count, len(self.item_feature_names)), OOV, dtype=np.int64)
-        table[PADDING] = PADDING
-        for column, name in enumerate(self.item_feature_names):
-            table[FIRST_ID:, column] = np.concatenate([own[name].to_numpy() for own in (self.items, self.others)])
+        count, names = self.item_vocab_size + self.others.num_rows, self.item_feature_names
+        table = np.zeros((count, sum(self.feature_widths(names))), dtype=np.int64)
+        start = 0
+        for name, width in zip(names, self.feature_widths(names)):
+            table[OOV, start] = OOV
+            codes = [as_matrix(own[name]) for own in (self.items, self.others)]
+            table[FIRST_ID:, start : start + width] = np.concatenate(codes)
+            start += width
         return table
 
     @property
@@ -290,8 +334,10 @@ class SequenceProcessor(FittedExtractor):
             "scenario_names": list(self.scenario_names),
             "item_feature_vocab_sizes": [len(self.features[name]) + FIRST_ID for name in self.item_feature_names],
             "item_feature_names": list(self.item_feature_names),
+            "item_feature_widths": self.feature_widths(self.item_feature_names),
             "user_feature_vocab_sizes": [len(self.features[name]) + FIRST_ID for name in self.user_feature_names],
             "user_feature_names": list(self.user_feature_names),
+            "user_feature_widths": self.feature_widths(self.user_feature_names),
             "num_statistics": len(self.statistics),
             "max_history_length": self.max_history_length,
             "task_names": list(self.tasks),
@@ -382,7 +428,9 @@ class SequenceProcessor(FittedExtractor):
             batch[f"{side}_items"] = self._ids(places)
         if self.user_feature_names:
             columns = {
-                name: pa.array([_text(_entry(user, name, row)) for row, user in enumerate(users)], pa.string())
+                name: given_values(
+                    [_entry(user, name, row) for row, user in enumerate(users)], name in self.list_lengths
+                )
                 for name in self.user_feature_names
             }
             batch["user_features"] = self.user_feature_codes(pa.table(columns), num_rows)
@@ -502,7 +550,7 @@ class SequenceProcessor(FittedExtractor):
         candidates: Sequence[Any],
         times: Sequence[int] | None,
         scenarios: Sequence[str | int] | None,
-    ) -> tuple[dict[str, np.ndarray], dict[str, dict[int, list[int]]]]:
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[int, np.ndarray]]]:
         """Arrays of a row, and by side and place the codes of the features of items that only the request knows."""
         check_list(history, f"histories: row {row}", "events, oldest first")
         check_list(candidates, f"candidates: row {row}", "items")
@@ -554,14 +602,17 @@ class SequenceProcessor(FittedExtractor):
         }
         return arrays, {side: self._told_features(*own) for side, own in sides.items()}
 
-    def _told_features(self, places: np.ndarray, entries: Sequence[Any]) -> dict[int, list[int]]:
+    def _told_features(self, places: np.ndarray, entries: Sequence[Any]) -> dict[int, np.ndarray]:
         """Codes of the features of items that are not known, by place, where their entries say some."""
         names, found = self.item_feature_names, {}
         for place in np.flatnonzero(places == OOV) if names else ():
             entry = entries[place]
             if isinstance(entry, Mapping) and any(entry.get(name) is not None for name in names):
-                values = (pa.array([_text(entry.get(name))], pa.string()) for name in names)
-                found[int(place)] = [int(codes_of(own, self.features[name])[0]) for name, own in zip(names, values)]
+                told = (
+                    self.codes_of_feature(given_values([entry.get(name)], name in self.list_lengths), name)
+                    for name in names
+                )
+                found[int(place)] = np.concatenate([own[0] for own in told])
         return found
 
     def behavior_of(self, event: Mapping[str, Any], where: str) -> int:
@@ -622,12 +673,14 @@ class SequenceProcessor(FittedExtractor):
 
     def _settings(self) -> dict[str, Any]:
         # What does not apply is left out, so that a processor has the fingerprint that it always had.
-        left_out = ("statistics_reader", "behavior_labels")
+        left_out = ("statistics_reader", "behavior_labels", "list_lengths")
         values = {name: getattr(self, name) for name in self.settings if name not in left_out} | {_NO_STATISTICS: []}
         if self.statistics_reader is not None:
             values["statistics_reader"] = self.statistics_reader.to_dict()
         if self.behavior_labels is not None:
             values["behavior_labels"] = self.behavior_labels
+        if self.list_lengths:
+            values["list_lengths"] = self.list_lengths
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -693,41 +746,6 @@ def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
     for block in blocks(log.num_events):
         counts += np.bincount(log.item[block][seen[block]], minlength=log.num_items)
     return counts
-
-
-def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
-    refuse_unknown([name], table.column_names, f"{argument} (columns of {where})")
-    column = table[name].combine_chunks()
-    if pa.types.is_nested(column.type.value_type if is_list(column.type) else column.type):
-        raise ValueError(
-            f"{argument}: {name!r} of {where} holds {column.type}; accepted: columns of one value, or of a list of values."
-        )
-    if is_list(column.type) and column.flatten().null_count:
-        return pa.array(map(_text, column.to_pylist()), pa.string())
-    if is_list(column.type):
-        return pc.binary_join(column.cast(pa.list_(pa.string())), "|")
-    return (neutral_words(column) if pa.types.is_floating(column.type) else column).cast(pa.string())
-
-
-def distinct(values: pa.Array) -> list[str]:
-    return sorted(value for value in pc.unique(values).to_pylist() if value is not None)
-
-
-def codes_of(values: pa.Array | pa.ChunkedArray, known: pa.Array | Sequence[str]) -> np.ndarray:
-    known = known if isinstance(known, pa.Array) else pa.array(list(known), pa.string())
-    found = pc.fill_null(pc.index_in(values, value_set=known), OOV - FIRST_ID)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64) + FIRST_ID
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, (list, tuple)):
-        return "|".join(filter(None, map(_text, value)))
-    try:
-        return value if isinstance(value, str) else neutral_text(value)
-    except TypeError:
-        return str(value)
 
 
 def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:

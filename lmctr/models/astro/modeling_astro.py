@@ -26,12 +26,12 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.sequence import (
+    FeatureTables,
     ItemEmbedding,
     SequenceForCTRMixin,
     SequenceInputs,
     SequenceModelMixin,
     SequencePreTrainedModel,
-    feature_tables,
 )
 
 from .configuration_astro import ASTROConfig
@@ -296,7 +296,7 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
 
     def new_head(self, config: ASTROConfig) -> nn.Module:
         dim = config.hidden_size
-        self.user_features = feature_tables("user", config.user_feature_vocab_sizes, dim)
+        self.user_features = FeatureTables(config, "user", dim)
         width = config.num_blocks * dim + len(self.user_features) * dim + config.num_statistics
         sizes = [width, *config.head_hidden_sizes]
         layers: list[nn.Module] = []
@@ -307,8 +307,8 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
     def head_input(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """Y (B, C, Nb * d), with features of the user and statistics behind."""
         parts = [fused]
-        for column, table in enumerate(self.user_features):
-            parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, fused.shape[1], -1))
+        for own in self.user_features.vectors(inputs.user_features):
+            parts.append(own[:, None].expand(-1, fused.shape[1], -1))
         if inputs.statistics is not None:
             parts.append(inputs.statistics.to(fused.dtype))
         return torch.cat(parts, dim=-1)

@@ -277,6 +277,8 @@ class SequenceCTRConfig(CTRConfig):
         scenario_names (`list[str]`, *optional*): a name per scenario code; default `"scenario_0"`, ...
         item_feature_vocab_sizes (`list[int]`, *optional*): vocabulary of each categorical item feature column, padding and
             out-of-vocabulary included. `item_feature_names` names them.
+        item_feature_widths (`list[int]`, *optional*): how many ids each of them has, side by side: more than 1 of a list, the mean of whose
+            values' embeddings is read; default 1 for each. `user_feature_widths`: the same for features of the user.
         user_feature_vocab_sizes (`list[int]`, *optional*): the same for features of the user. `user_feature_names` names them.
         num_statistics (`int`, defaults to 0): float columns that describe a candidate in its context (counts, rates).
         use_statistics_skip (`bool`, defaults to `True`): a linear map from the statistics straight to the logits, beside the
@@ -295,8 +297,10 @@ class SequenceCTRConfig(CTRConfig):
     scenario_names: list[str] | None = None
     item_feature_vocab_sizes: list[int] | None = None
     item_feature_names: list[str] | None = None
+    item_feature_widths: list[int] | None = None
     user_feature_vocab_sizes: list[int] | None = None
     user_feature_names: list[str] | None = None
+    user_feature_widths: list[int] | None = None
     num_statistics: int = 0
     use_statistics_skip: bool = True
     max_history_length: int | None = None
@@ -319,6 +323,9 @@ class SequenceCTRConfig(CTRConfig):
             self.item_feature_names = [f"item_feature_{i}" for i in range(len(self.item_feature_vocab_sizes))]
         if self.user_feature_names is None:
             self.user_feature_names = [f"user_feature_{i}" for i in range(len(self.user_feature_vocab_sizes))]
+        for side in ("item", "user"):
+            if getattr(self, f"{side}_feature_widths") is None:
+                setattr(self, f"{side}_feature_widths", [1] * len(getattr(self, f"{side}_feature_vocab_sizes")))
         if self.task_names is None:
             self.task_names = ["click"]
         if self.task_weights is None:
@@ -330,6 +337,11 @@ class SequenceCTRConfig(CTRConfig):
         """T, the number of logits per candidate."""
         return len(self.task_names)
 
+    def feature_sizes(self, side: str) -> list[int]:
+        """Size of the vocabulary of each column of ids of features of "item" or "user"."""
+        sizes, widths = (getattr(self, f"{side}_feature_{what}") for what in ("vocab_sizes", "widths"))
+        return [size for size, width in zip(sizes, widths) for _ in range(width)]
+
     def validate_values(self) -> None:
         self._require(self.item_vocab_size >= 2, "item_vocab_size", "at least 2: padding and out-of-vocabulary")
         for names, key in (("behavior_names", "num_behaviors"), ("scenario_names", "num_scenarios")):
@@ -339,6 +351,10 @@ class SequenceCTRConfig(CTRConfig):
             sizes = f"{kind}_feature_vocab_sizes"
             self._require_vocabularies(sizes)
             self._require_names(f"{kind}_feature_names", len(getattr(self, sizes)), f" (see {sizes})")
+            widths = f"{kind}_feature_widths"
+            counts = getattr(self, widths)
+            fits = len(counts) == len(getattr(self, sizes)) and all(count >= 1 for count in counts)
+            self._require(fits, widths, f"a whole number of at least 1 for each of {sizes}")
         self._require_whole("num_statistics", least=0)
         longest = self.max_history_length
         self._require(longest is None or longest >= 1, "max_history_length", "at least 1, or None")

@@ -8,7 +8,6 @@ Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -92,8 +91,8 @@ def sequence_inputs(
         history_times: (B, N) unix seconds that never fall within a row; default: all 0, then `candidate_times` is left out too.
         candidate_scenarios, candidate_times: in the shape of `candidate_items`; default 0.
         dependence: in the shape of `candidate_items`, how many of the row's events each candidate may see; default: all.
-        history_features (B, N, Fi), candidate_features (.., Fi), user_features (B, Fu): feature ids, given exactly when the
-            configuration names such features. statistics (.., Fs): floats, the same.
+        history_features (B, N, Fi), candidate_features (.., Fi), user_features (B, Fu): feature ids, those of a list side by side, given
+            exactly when the configuration names such features. statistics (.., Fs): floats, the same.
 
     Returns:
         [`SequenceInputs`] with a candidate axis in every tensor of candidates; `is_single` tells that it was added here.
@@ -166,7 +165,7 @@ def sequence_inputs(
     falls = (values["history_times"].diff(dim=1) < 0) & mask[:, 1:]
     _check("history_times", falls.any(1), "has times that fall; events go from the oldest to the latest")
 
-    item_sizes, user_sizes = config.item_feature_vocab_sizes, config.user_feature_vocab_sizes
+    item_sizes, user_sizes = config.feature_sizes("item"), config.feature_sizes("user")
     batch, tail = history_items.shape[0], tuple(candidate_items.shape)
     extras = (
         ("history_features", history_features, (*history_items.shape, len(item_sizes)), item_sizes),
@@ -239,10 +238,26 @@ def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
         raise ValueError(f"{name}: row {int(wrong_rows.nonzero()[0])} {what}")
 
 
-def feature_tables(side: str, sizes: Sequence[int], dim: int) -> nn.ModuleList:
-    """A table for each feature of items or users ("item", "user")."""
-    tables = (TableBank(size, dim, 0, vocabulary=f"{side}_feature.{place}") for place, size in enumerate(sizes))
-    return nn.ModuleList(tables)
+class FeatureTables(nn.ModuleList):
+    """A table for each categorical feature of items or users ("item", "user"); id 0 is padding, a zero vector."""
+
+    def __init__(self, config: SequenceCTRConfig, side: str, dim: int):
+        sizes = getattr(config, f"{side}_feature_vocab_sizes")
+        super().__init__(TableBank(size, dim, 0, vocabulary=f"{side}_feature.{i}") for i, size in enumerate(sizes))
+        self.widths = getattr(config, f"{side}_feature_widths")
+
+    def vectors(self, ids: torch.Tensor | None) -> list[torch.Tensor]:
+        """(..., F) ids, those of a list side by side, to a vector (..., dim) of each feature: of a list the mean of its values'."""
+        found, start = [], 0
+        for table, width in zip(self, self.widths):
+            own = ids[..., start : start + width]
+            start += width
+            if width == 1:
+                found.append(table(own[..., 0]))
+            else:
+                stands = own != 0
+                found.append((table(own) * stands[..., None]).sum(-2) / stands.sum(-1, keepdim=True).clamp_min(1))
+        return found
 
 
 class ItemEmbedding(nn.Module):
@@ -251,13 +266,13 @@ class ItemEmbedding(nn.Module):
     def __init__(self, config: SequenceCTRConfig, dim: int):
         super().__init__()
         self.items = TableBank(config.item_vocab_size, dim, padding_idx=0, vocabulary="items")
-        self.features = feature_tables("item", config.item_feature_vocab_sizes, dim)
+        self.features = FeatureTables(config, "item", dim)
 
     def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
         """(...) ids and (..., Fi) feature ids to (..., dim)."""
         states = self.items(items)
-        for column, table in enumerate(self.features):
-            states = states + table(features[..., column])
+        for own in self.features.vectors(features):
+            states = states + own
         return states
 
 
@@ -301,7 +316,7 @@ class CandidateContext(nn.Module):
     def __init__(self, config: SequenceCTRConfig, dim: int, use_statistics: bool = True):
         super().__init__()
         self.scenarios = nn.Embedding(config.num_scenarios, dim)
-        self.user_features = feature_tables("user", config.user_feature_vocab_sizes, dim)
+        self.user_features = FeatureTables(config, "user", dim)
         self.use_statistics = use_statistics and config.num_statistics > 0
         self.out_size = (1 + len(self.user_features)) * dim + self.use_statistics * config.num_statistics
 
@@ -309,8 +324,8 @@ class CandidateContext(nn.Module):
         """(B, C, out_size)."""
         scenario = self.scenarios(inputs.candidate_scenarios)
         parts = [scenario]
-        for column, table in enumerate(self.user_features):
-            parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, scenario.shape[1], -1))
+        for own in self.user_features.vectors(inputs.user_features):
+            parts.append(own[:, None].expand(-1, scenario.shape[1], -1))
         if self.use_statistics:
             parts.append(inputs.statistics.to(scenario.dtype))
         return torch.cat(parts, dim=-1)

@@ -107,9 +107,7 @@ class FieldEmbeddings(ItemEmbedding):
 
     def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
         """(...) ids and (..., F - 1) feature ids to (..., F, d)."""
-        parts = [self.items(items)]
-        parts += [table(features[..., column]) for column, table in enumerate(self.features)]
-        return torch.stack(parts, dim=-2)
+        return torch.stack([self.items(items), *self.features.vectors(features)], dim=-2)
 
 
 class DINModel(SequenceModelMixin, DINPreTrainedModel):

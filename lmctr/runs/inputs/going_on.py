@@ -69,6 +69,10 @@ class GoingOn:
                     f"{key} is {own!r} here and {found!r} in {self.before}; keep it{(hints or {}).get(key, '')}, or train anew"
                 )
 
+    def recipe_before(self, section: str) -> dict[str, Any]:
+        """A section of the earlier run's recipe; nothing of a model of the Hub, which has none."""
+        return (RunFolder(self.before).recipe() or {}).get(section, {})
+
     def statistics_kept(self, log: Any, earlier: Sequence[str]) -> str:
         """Words on what `data.statistics` asks for beyond the statistics of the `earlier` run, which stay: values of a log's context, and columns of items that
         have come to be categories. No recipe can keep newer events from having new values.
@@ -78,7 +82,7 @@ class GoingOn:
         """
         wanted, before = self.data["statistics"], tuple(earlier)
         names = resolve_statistics(wanted, log) if wanted else ()
-        asked = (RunFolder(self.before).recipe() or {}).get("data", {}).get("statistics")
+        asked = self.recipe_before("data").get("statistics")
         (others, columns, read), (others_before, known, read_before) = _parted(names), _parted(before)
         told = context_of(log)
         context = set() if told is None else set(told.column_names)

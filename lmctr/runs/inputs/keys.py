@@ -236,6 +236,11 @@ class SequenceDataKeys(LogDataKeys):
         [], description="Catalogue columns that the model reads, an id per value, of numbers too."
     )
     user_features: list[str] = Field([], description="Columns of the user table that the model reads.")
+    list_values: int | None = Field(
+        None,
+        ge=1,
+        description="Values of a list among these features that are read at most, as the mean of their embeddings; null: a list is one value.",
+    )
     min_count: int = Field(1, ge=1, description="Items seen less often in training share the id of unknown ones.")
     max_idle: int | None = Field(
         None,

@@ -31,8 +31,11 @@ from lmctr.utils.values import Values
 _SET_BY_DATA = {
     "max_history_length": "set data.max_history_length",
     "task_names": "set data.tasks",
-    **dict.fromkeys(("item_feature_names", "item_feature_vocab_sizes"), "set data.item_features"),
-    **dict.fromkeys(("user_feature_names", "user_feature_vocab_sizes"), "set data.user_features"),
+    **{
+        f"{side}_feature_{what}": f"set data.{'list_values' if what == 'widths' else f'{side}_features'}"
+        for side in ("item", "user")
+        for what in ("names", "vocab_sizes", "widths")
+    },
     "num_statistics": "set data.statistics",
     **dict.fromkeys(
         (
@@ -130,6 +133,7 @@ class SequenceInput(GoingOn, LogInput):
             min_count=data["min_count"],
             item_features=data["item_features"],
             user_features=data["user_features"],
+            list_values=data["list_values"],
             statistics_reader=self.statistics_reader(),
             behavior_labels=self.feedback_labels(),
         )
@@ -141,11 +145,13 @@ class SequenceInput(GoingOn, LogInput):
     def _continued(self) -> SequenceProcessor:
         """The earlier run's processor with the items and values of these data; `ValueError` where the recipe's settings are others."""
         data, earlier = self.data, SequenceProcessor.from_pretrained(self.before)
+        before = self.recipe_before("data") or data
         given = (
             ("data.tasks", self.tasks, earlier.tasks),
             ("data.item_features", data["item_features"], earlier.item_feature_names),
             ("data.user_features", data["user_features"], earlier.user_feature_names),
             ("data.max_history_length", data["max_history_length"], earlier.max_history_length),
+            ("data.list_values", data["list_values"], before.get("list_values")),
         )
         files = {f"data.{side}_features": f" (--{side}s FILE, where columns are guessed)" for side in ("item", "user")}
         self.refuse_changes(given, files)

@@ -42,7 +42,8 @@ class TestWithoutMSP(ASTROTester):
 
 
 class TestWithFeatures(ASTROTester):
-    switches = {"item_feature_vocab_sizes": [5, 4], "user_feature_vocab_sizes": [3], "num_statistics": 2}
+    switches = {"item_feature_vocab_sizes": [5, 4], "item_feature_widths": [3, 1], "user_feature_vocab_sizes": [3],
+                "user_feature_widths": [2], "num_statistics": 2}  # fmt: skip
 
 
 def test_temperature_starts_at_the_root_of_the_head_size():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch, statistics_logits
+from sequence_rows import feature_vectors, random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import DINConfig, DINForCTR, DINModel
@@ -32,8 +32,9 @@ class TestSoftmaxAndPReLU(DINTester):
 
 
 class TestWithFeatures(DINTester):
-    switches = {"item_feature_vocab_sizes": [5, 4], "user_feature_vocab_sizes": [3], "num_statistics": 2}
-    processor_options = {"item_features": ["genres", "year"], "user_features": ["country"]}
+    switches = {"item_feature_vocab_sizes": [5, 4], "item_feature_widths": [2, 1], "user_feature_vocab_sizes": [3],
+                "num_statistics": 2}  # fmt: skip
+    processor_options = {"item_features": ["genres", "year"], "user_features": ["country"], "list_values": 3}
 
 
 class TestJointFields(DINTester):
@@ -66,9 +67,9 @@ class Reference:
         added = (
             self.w["model.behavior_embedding.weight"][behavior] + self.w["model.scenario_embedding.weight"][scenario]
         )
-        tables = ["model.item_embedding.items.weight"]
-        tables += [f"model.item_embedding.features.{i}.weight" for i in range(len(features))]
-        found = [self.w[table][i] + added for table, i in zip(tables, [item, *features])]
+        widths = self.c.item_feature_widths if features else []
+        own = feature_vectors(self.w, "model.item_embedding.features", features, widths)
+        found = [vector + added for vector in (self.w["model.item_embedding.items.weight"][item], *own)]
         return found if self.c.use_field_attention else [np.concatenate(found)]
 
     def logit(self, batch, row, candidate):
@@ -108,7 +109,7 @@ class Reference:
             for w, event in zip(weights, events):
                 interests[f] = interests[f] + w * event[f]
         scenario = self.w["model.context.scenarios.weight"][of("candidate_scenarios")[candidate]]
-        users = [self.w[f"model.context.user_features.{i}.weight"][u] for i, u in enumerate(of("user_features"))]
+        users = feature_vectors(self.w, "model.context.user_features", of("user_features"), self.c.user_feature_widths)
         extra = [batch["statistics"][row, candidate].double().numpy()] if "statistics" in batch else []
         x = np.concatenate([*interests, *query, scenario, *users, *extra])
         for layer in range(len(self.c.head_hidden_sizes)):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch, statistics_logits
+from sequence_rows import feature_vectors, random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import HSTUConfig, HSTUForCTR, HSTUModel
@@ -27,8 +27,9 @@ class TestHSTU(HSTUTester):
 
 
 class TestWithFeatures(HSTUTester):
-    switches = {"item_feature_vocab_sizes": [5, 4], "user_feature_vocab_sizes": [3], "num_statistics": 2}
-    processor_options = {"item_features": ["genres", "year"], "user_features": ["country"]}
+    switches = {"item_feature_vocab_sizes": [5, 4], "item_feature_widths": [2, 1], "user_feature_vocab_sizes": [3],
+                "num_statistics": 2}  # fmt: skip
+    processor_options = {"item_features": ["genres", "year"], "user_features": ["country"], "list_values": 3}
 
 
 class TestTimeOfTheNext(HSTUTester):
@@ -57,8 +58,8 @@ def reference_logit(model, w, batch, row, candidate):
         item, scenario, time = (int(batch[f"{kind}_{name}"][place]) for name in ("items", "scenarios", "times"))
         x = w["model.item_embedding.items.weight"][item] + w["model.scenario_embedding.weight"][scenario]
         if f"{kind}_features" in batch:
-            for i, value in enumerate(batch[f"{kind}_features"][place].tolist()):
-                x = x + w[f"model.item_embedding.features.{i}.weight"][value]
+            own = batch[f"{kind}_features"][place].tolist()
+            x = x + sum(feature_vectors(w, "model.item_embedding.features", own, config.item_feature_widths))
         tokens.append(x)
         times.append(time)
         if n < dependence:
