@@ -181,7 +181,7 @@ def _objects(path: Path, read: Callable[[str], Any], problem: str) -> Iterator[A
 
 def _with_own_names(path: Path, folder: Path, say: Callable[[str], None]) -> Path:
     """A text file whose line of names has none twice; one that has some as a copy, where these are counted: `score`, `score_2`."""
-    if format_of(path) not in ("csv", "tsv") or not path.stat().st_size or len(sign := delimiter_of(path)) > 1:
+    if format_of(path) not in ("csv", "tsv") or not path.stat().st_size or len(sign := _sign_of(path)) > 1:
         return path
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as stream:
         try:
@@ -202,6 +202,29 @@ def _with_own_names(path: Path, folder: Path, say: Callable[[str], None]) -> Pat
                 shutil.copyfileobj(stream, file)
         except UnicodeDecodeError:
             return path  # whose reader will say so
+    return target
+
+
+def _sign_of(path: Path) -> str:
+    return "\t" if format_of(path) == "tsv" else delimiter_of(path)
+
+
+def with_plain_quotes(path: Path, folder: Path, sign: str | None) -> Path | None:
+    """A copy of a text file in which quotes are signs of the texts and part nothing, as in MIND's news.tsv; None where its lines have not all as many
+    columns without them, or no quote stands alone."""
+    if path.is_dir() or format_of(path) not in ("csv", "tsv") or len(sign := sign or _sign_of(path)) > 1:
+        return None
+    counts, alone = set(), False
+    for _, line in text_lines(path):
+        counts.add(line.count(sign))
+        alone |= line.count('"') % 2 == 1
+    if len(counts) > 1 or counts == {0} or not alone:
+        return None
+    target = folder / f"rows{suffix_of(path)}"
+    with open(target, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=sign, lineterminator="\n").writerows(
+            line.split(sign) for _, line in text_lines(path)
+        )
     return target
 
 

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from lmctr.data.containers import as_readers_take_it, flat
+from lmctr.data.containers import as_readers_take_it, flat, with_plain_quotes
 from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
+from lmctr.data.guess.shown import rows_of_items
 from lmctr.data.logs.schema import read_schema
 from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
@@ -70,11 +71,24 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     """
     names = None if options.names is None else names_from(options.names)
     reading = {"delimiter": options.delimiter, "names": names}
+    like = options.like and Path(options.like)
+
+    def convert(path: Path) -> int:
+        with rows_of_items(path, reading, say) as (found, how):
+            return _copy(found, options.output, how, partial(flat, source=path))[1]
+
     with (
         _in_utf8(Path(options.name), options.encoding) as text,
-        as_readers_take_it(text, say, names is not None, options.like and Path(options.like)) as path,
+        as_readers_take_it(text, say, names is not None, like) as path,
     ):
-        _, rows = _copy(path, options.output, reading, partial(flat, source=path))
+        try:
+            rows = convert(path)
+        except ValueError:
+            with tempfile.TemporaryDirectory() as folder:
+                if (plain := with_plain_quotes(path, Path(folder), options.delimiter)) is None:
+                    raise
+                rows = convert(plain)
+            say(f"{path.name}: quotes are signs of its texts, as each line has as many columns without them")
     say(f"{options.output}: {rows:,} rows")
     return 0
 

@@ -24,6 +24,7 @@ def recipe_of(family, tasks=("label",), **data):
                 "options": OPTIONS,
                 "candidates_per_row": 4,
                 "item_features": ["genres"],
+                "list_values": 2,
                 "tasks": list(tasks),
                 **data,
             },

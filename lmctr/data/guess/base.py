@@ -177,31 +177,7 @@ class Guesser:
 
     def _time_of(self, name: str) -> tuple[str, dict[str, str]] | None:
         """What a column of times holds, in words and as keys of the schema; None: no times."""
-        values = self.events.values(name)
-        if not len(values):
-            return None
-        if pa.types.is_temporal(values.type):
-            bounds = pc.min_max(values)
-            return f"times from {str(bounds['min'])[:10]} to {str(bounds['max'])[:10]}", {}
-        if is_number(values.type):
-            bounds = pc.min_max(values)
-            is_named = name in self.events.named("time") or name == self.given.get("time")
-            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), is_named)
-            if unit is not None:
-                return f"unix time in {unit}", {} if unit == "s" else {"unit": unit}
-            if not is_named or not pa.types.is_integer(values.type):
-                return None
-            values = values.cast(pa.string())  # perhaps 20240301
-        if not is_text(values.type):
-            return None
-        texts = values.cast(pa.string()).slice(0, 1000)
-        if iso_times(texts) is not None:
-            return "ISO times", {}
-        formats = formats_of_texts(pc.unique(values.cast(pa.string())))
-        if not formats:
-            return None
-        other = f"; {formats[1]} fits too, and spans more" if len(formats) > 1 else ""
-        return f"times such as {texts[0].as_py()}, by {formats[0]}{other}", {"format": formats[0]}
+        return times_in(self.events.values(name), name in self.events.named("time") or name == self.given.get("time"))
 
     def _no_times(self, name: str) -> str:
         """What a column holds that `_time_of` found to be no times, and what are."""
@@ -437,6 +413,33 @@ class Guesser:
             if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
                 return whole
         return None
+
+
+def times_in(values: pa.Array, is_named: bool) -> tuple[str, dict[str, str]] | None:
+    """What a column of times holds, in words and as keys of a schema; None: no times. is_named: its name says that it is one."""
+    if not len(values):
+        return None
+    if pa.types.is_temporal(values.type):
+        bounds = pc.min_max(values)
+        return f"times from {str(bounds['min'])[:10]} to {str(bounds['max'])[:10]}", {}
+    if is_number(values.type):
+        bounds = pc.min_max(values)
+        unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), is_named)
+        if unit is not None:
+            return f"unix time in {unit}", {} if unit == "s" else {"unit": unit}
+        if not is_named or not pa.types.is_integer(values.type):
+            return None
+        values = values.cast(pa.string())  # perhaps 20240301
+    if not is_text(values.type):
+        return None
+    texts = values.cast(pa.string()).slice(0, 1000)
+    if iso_times(texts) is not None:
+        return "ISO times", {}
+    formats = formats_of_texts(pc.unique(values.cast(pa.string())))
+    if not formats:
+        return None
+    other = f"; {formats[1]} fits too, and spans more" if len(formats) > 1 else ""
+    return f"times such as {texts[0].as_py()}, by {formats[0]}{other}", {"format": formats[0]}
 
 
 def are_vectors(values: pa.Array) -> bool:

@@ -12,7 +12,6 @@ from lmctr.data.reading import head_of
 from lmctr.utils.arrow import is_text
 
 _NUMBERS = r"^\d+( \d+)*\s*$"
-_SHOWN = r"^\S+-[01]( \S+-[01])*$"
 
 
 def refuse_other_lines(path: Path) -> None:
@@ -32,14 +31,15 @@ def refuse_other_lines(path: Path) -> None:
         )
 
 
-def refuse_lists_of_shown(table: pa.Table, path: Path) -> None:
-    """ValueError: a cell holds a whole impression, `N1-0 N2-1`."""
+def place_of_shown(table: pa.Table) -> int | None:
+    """Which column holds whole impressions in its cells, None where none does."""
     for place, column in enumerate(table.columns):
         values = column.slice(0, 1000).drop_null() if is_text(column.type) else column.slice(0, 0)
-        if len(values) < 2 or not pc.any(pc.match_substring(values, " ")).as_py():
-            continue
-        if pc.all(pc.match_substring_regex(values, _SHOWN)).as_py():
-            raise ValueError(
-                f"{path}, column {place + 1}: whole impressions in one cell ({values[0].as_py():.40} ...), as in MIND's behaviors.tsv: give each item that was "
-                "shown a row of its own, with user, item, time and clicked; docs/own_data.md (Impressions in one cell) has the lines of pandas"
-            )
+        if len(values) > 1 and pc.any(pc.match_substring(values, " ")).as_py() and is_shown(values):
+            return place
+    return None
+
+
+def is_shown(texts: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether all of some texts are impressions."""
+    return pc.all(pc.match_substring_regex(texts, r"^\S+-[01]( \S+-[01])*\s*$")).as_py()

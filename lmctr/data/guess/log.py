@@ -389,12 +389,21 @@ class _LogGuesser(Guesser):
             self.columns["feedback_values"] = self._take(
                 "feedback_values", graded[0], "by its name; read in histories only"
             )
+        # two kinds, where they stand beside events without a label
+        actions = actions or [n for n in named["feedback"] if n in binary and self._goes_beyond(n)]
         if actions and actions[0] in self.left and "feedback" not in self.columns:
             self.columns["feedback"] = self._take("feedback", actions[0], "by its name; read in histories only")
         weight = [n for n in self.events.called("weight") if n in self.left and is_number(self.events.table[n].type)]
         weight = [n for n in weight if not (self._is_of("item", n) or self._is_of("user", n))]  # kilograms
         if weight and "weight" not in self.columns:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
+
+    def _goes_beyond(self, name: str) -> bool:
+        """Whether a column stands on rows that have no label."""
+        label = self.columns.get("label")
+        label = label["column"] if isinstance(label, dict) else label
+        table = self.events.table
+        return label not in (None, name) and table[name].null_count < table[label].null_count
 
     def _is_of(self, role: str, name: str) -> bool:
         """Whether a column has one value for each user or each item, and is not stated to be the label."""

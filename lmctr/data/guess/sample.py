@@ -33,7 +33,7 @@ from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 from lmctr.utils.words import words_of
 
-from .forms import refuse_lists_of_shown, refuse_other_lines
+from .forms import place_of_shown, refuse_other_lines
 
 _BYTES, _FILES = 16 << 20, 64
 _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
@@ -233,7 +233,11 @@ def _first_rows(
 
 def _refuse_lines(path: Path, table: pa.Table, names: Sequence[str] | None) -> None:
     """Raises `ValueError` where lines of a text file are names that are none, or a line of names stands among the rows."""
-    refuse_lists_of_shown(table, path)
+    if (place := place_of_shown(table)) is not None:
+        raise ValueError(
+            f"{path}, column {place + 1}: whole impressions in one cell ({table.column(place)[0].as_py()!s:.40} ...), as in MIND's behaviors.tsv; a row of each "
+            f"item: lmctr data convert {path} --output {path.stem}.parquet"
+        )
     if names is not None and table.column_names[: len(names)] != [*names]:
         raise ValueError(
             f"{path}: its first line holds names ({first_of(table.column_names)}), so that it needs no others; leave {', '.join(names)} out."
