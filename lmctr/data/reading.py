@@ -29,7 +29,8 @@ from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
-from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
+from .amounts import number_form
+from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 from .tables.arrays import array_of
 
 # that pandas reads, and by which function
@@ -53,7 +54,7 @@ FORMATS = (
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
-_NUMBER = rf"^\s*{NUMBER}\s*$"
+_NUMBER = rf"^\s*{number_form()}\s*$"
 # in the names of folders, as Spark and Hive write them: whole numbers, and no 01, which is a code; what is missing
 _CODELESS, _NO_VALUE = r"0|-?[1-9]\d{0,17}", "__HIVE_DEFAULT_PARTITION__"
 _MANY_BRACKETS = 5_000

@@ -272,7 +272,7 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
 
 @pytest.mark.parametrize("missing", ["?", " "])
 def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path, missing):
-    price = ["3,5", missing, "12,0", "7,25"] * (ROWS // 4)
+    price = ["3,5", missing, "1,2E+01", "7,25"] * (ROWS // 4)
     guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", missing] * (ROWS // 2)), ";"))
     reading = {"path": "", "delimiter": ";", "decimal": ",", "na_values": [missing]}
     assert guess.schema["events"] | {"path": ""} == reading
@@ -284,6 +284,12 @@ def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path, missing):
         "price": [3.5, None, 12.0, 7.25] * (ROWS // 4),
         "browser": ["owl", None] * (ROWS // 2),
     }
+
+
+def test_small_numbers_beside_words_for_missing_ones(tmp_path):
+    rate = ["2.5e-05", "?", "0.1", "+3"] * (ROWS // 4)
+    fields = guess_table(write(tmp_path / "e.csv", clicks(rate=rate))).schema["fields"]
+    assert next(field["type"] for field in fields if field["name"] == "rate") == "numeric"
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("ms", 1000), ("us", 10**6), ("ns", 10**9)])

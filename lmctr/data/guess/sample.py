@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data.amounts import number_form
 from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
@@ -67,7 +68,7 @@ _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last wor
 _OF_IDS = {
     "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip", "unique",
 }  # fmt: skip
-_NUMBER = r"-?\d+(\.\d+)?"
+_NUMBER = f"^{number_form(words='')}$"
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
 
 
@@ -286,10 +287,10 @@ def _cleaned(table: pa.Table, delimiter: str | None, missing: set[str]) -> tuple
             cleaned[name] = _plain_values(values)
             continue
         values = _plain_values(values, {"", *missing})
-        comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
+        comma = delimiter in (";", "\t") and _all_match(values, f"^{number_form(',', '')}$")
         comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
         decimal = "," if comma else decimal
-        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, f"^{_NUMBER}$")):
+        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, _NUMBER)):
             values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = without_empty(values)
     return pa.table(cleaned), decimal, missing
@@ -347,9 +348,7 @@ def _second_names(table: pa.Table) -> list[str]:
     """Texts of the first row below which there are numbers only."""
     texts = [column.slice(0, 1000).combine_chunks() for column in table.columns if is_text(column.type)]
     first = [(own[0].as_py(), own[1:].filter(pc.not_equal(own[1:], ""))) for own in texts if len(own)]
-    return [
-        name for name, rest in first if name and not re.fullmatch(_NUMBER, name) and _all_match(rest, f"^{_NUMBER}$")
-    ]
+    return [name for name, rest in first if name and not re.fullmatch(_NUMBER, name) and _all_match(rest, _NUMBER)]
 
 
 def _are_places(names: Sequence[str]) -> bool:

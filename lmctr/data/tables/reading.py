@@ -20,6 +20,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
+from lmctr.data.amounts import number_form
 from lmctr.data.features.columns import Rows
 from lmctr.data.names import HEAD, first_rows, names_of_first, names_of_rows
 from lmctr.data.reading import (
@@ -50,17 +51,11 @@ BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
 _SHARE = 20
-_NUMBER = r"^\s*[+-]?(\d+{0}?\d*|{0}\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 MISSING_WORDS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 """Words of text files that are no number but a missing one."""
 
 
 _CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
-
-
-def number_form(decimal: str) -> str:
-    """What a text that is a number looks like, whatever the case of its letters."""
-    return _NUMBER.format(re.escape(decimal))
 
 
 def block_size_for(memory_limit: int | None) -> int:
@@ -303,7 +298,7 @@ def _bad_cell(
         bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
         if bad is None and name in types and is_number(types[name]):
             text = raw.cast(pa.large_string())
-            form = number_form(convert.decimal_point)
+            form = rf"^\s*{number_form(convert.decimal_point)}\s*$"
             number = pc.match_substring_regex(text, form, ignore_case=True)
             rows = pc.indices_nonzero(
                 pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
@@ -312,7 +307,7 @@ def _bad_cell(
             are_before = bad is not None and (done or bad[0])
             problem = f"is no number, {'as the values before it are' if are_before else 'and the column is read as one of numbers'}"
             other = "," if convert.decimal_point == "." else "."
-            if bad is not None and re.match(number_form(other), bad[1], re.IGNORECASE):
+            if bad is not None and re.fullmatch(number_form(other), bad[1].strip(), re.IGNORECASE):
                 problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"
         if bad is not None:
             row, value = bad
