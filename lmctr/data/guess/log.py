@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import seconds_of
-from lmctr.data.texts import are_literals
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.words import words_of
@@ -469,8 +468,7 @@ class _LogGuesser(Guesser):
 
     def _is_told(self, name: str) -> bool:
         """Whether texts are amounts or lists, which name nothing, however many there are."""
-        values = self.events.values(name)
-        return is_text(values.type) and (are_literals(values) or bool(self._numbers_of(values, name)[1]))
+        return self.events.holds_literals(name) or bool(self._numbers_of(self.events.values(name), name)[1])
 
     def _names_rows(self, name: str, values: pa.Array) -> str:
         """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""
@@ -543,7 +541,7 @@ class _LogGuesser(Guesser):
                 why = f"numbers, written as {texts_read[0].as_py()!r}"
             elif is_text(values.type):
                 separator = " " if column in sample.of_words and _few_words(values) else self._separator(values, plain)
-                if are_literals(values):
+                if sample.holds_literals(column):
                     described[name], why, category = {"column": column, "parse": "literal"}, "lists", True
                 elif separator is not None:
                     described[name], why = (

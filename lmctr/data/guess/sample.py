@@ -29,6 +29,7 @@ from lmctr.data.reading import (
     with_held,
 )
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
+from lmctr.data.texts import are_literals
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
@@ -99,6 +100,7 @@ class FileSample:
     no_values: Mapping[str, str] = field(default_factory=dict)
     turned: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _codes: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False)
+    _literals: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -115,6 +117,13 @@ class FileSample:
         if name not in self._codes:
             self._codes[name] = pc.dictionary_encode(self.table[name].combine_chunks()).indices
         return self._codes[name]
+
+    def holds_literals(self, name: str) -> bool:
+        """Whether a column's values are texts that [`are_literals`]."""
+        if name not in self._literals:
+            values = self.values(name)
+            self._literals[name] = is_text(values.type) and are_literals(values)
+        return self._literals[name]
 
     def is_key(self, name: str, key: str) -> bool:
         """Whether a column tells rows apart and has the very name of the events' ids: small numbers such as ages stand among ids by chance."""

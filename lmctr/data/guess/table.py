@@ -20,7 +20,7 @@ from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
-from lmctr.data.texts import are_literals, words_of_texts
+from lmctr.data.texts import words_of_texts
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
@@ -224,8 +224,12 @@ class _TableGuesser(Guesser):
         places, table, taken = pc.index_in(own, value_set=ids, skip_nulls=True), self.events.table, {}
         for name in (name for name in names if name != column):
             values, distinct = sample.values(name), sample.distinct.get(name, 0)
-            names_all = distinct > max(_MANY, _ALMOST * len(values)) and not self._are_lists(name, values)
-            if names_all and (is_text(values.type) or self._is_called_code(name, values)):
+            names_all = distinct > max(_MANY, _ALMOST * len(values)) and not sample.holds_literals(name)
+            if names_all and is_text(values.type):
+                names_all = self._separator(values, name.lower()) is None
+            elif names_all:
+                names_all = self._is_called_code(name, values)
+            if names_all:
                 self._say(f"{what} left out", name, f"another value for (almost) every {role}")
                 continue
             called = name
@@ -237,9 +241,6 @@ class _TableGuesser(Guesser):
         self.left += taken
         stands = {} if column == key else {"id": column}
         return {"path": str(sample.path), **sample.reading, "by": key, **stands, "columns": taken}
-
-    def _are_lists(self, name: str, values: pa.Array) -> bool:
-        return is_text(values.type) and (are_literals(values) or self._separator(values, name.lower()) is not None)
 
     def _are_users(self, name: str) -> bool:
         """Whether a column called like users has some number of them, who come again."""
@@ -383,7 +384,7 @@ class _TableGuesser(Guesser):
             why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
             doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
             fields += self._numbers(name, values, "_number" if fields else "", **written)
-        elif is_text(kind) and are_literals(values):
+        elif self.events.holds_literals(name):
             why, fields = "lists", [{"name": name, "type": "multi_value", "parse": "literal"}]
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             weights = {"weight_separator": ":"} if _are_weighted(values, separator) else {}
