@@ -349,7 +349,8 @@ class _LogGuesser(Guesser):
             graded = [self.given["label"]] if is_number(self.events.table[self.given["label"]].type) else graded
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
             binary = {}
-        labels = [name for name in [*named["label"], *binary] if name in binary]
+        called = [*named["label"], *filter(is_called_label, binary)]
+        labels = [name for name in [*called, *binary] if name in binary]
         if self.negatives is not None:
             if told := [name for name in labels if name in named["label"]]:
                 raise ValueError(
@@ -359,7 +360,7 @@ class _LogGuesser(Guesser):
             self._say("label", "", f"every row a click; {self.negatives} items are drawn beside each")
         elif labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
             is_last = labels[0] == self.events.table.column_names[-1]  # where labels often stand
-            sure = labels[0] in named["label"] or (is_last and len(binary) == 1)
+            sure = labels[0] in called or (is_last and len(binary) == 1)
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
             if (

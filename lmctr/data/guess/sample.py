@@ -66,6 +66,10 @@ ROLES = {
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
+_OUTCOMES = {  # of two values and no other word beside them
+    "accepted", "approved", "attended", "attributed", "class", "default", "fraud", "noshow", "output", "passed", "promoted", "recommended", "responded",
+    "result", "sale", "signup", "sold", "status", "success",
+}  # fmt: skip
 _OF_IDS = {
     "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip", "unique",
 }  # fmt: skip
@@ -165,9 +169,10 @@ class FileSample:
 
 def is_called_label(name: str) -> bool:
     """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
-    plain = re.sub(r"^(is|has|was)[ _]|[ _](flag|indicator)$", "", name.strip().lower())
-    is_one = _plain(plain) in ROLES["label"] and _plain(plain) not in ROLES["noun"]
-    return is_one or words_of(name)[-1:] in [[word] for word in _LABELS]
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.strip()).lower()
+    plain = _plain(re.sub(r"^(is|has|was)[ _]|[ _](flag|ind|indicator)$", "", spaced))
+    is_one = plain in ROLES["label"] and plain not in ROLES["noun"]
+    return is_one or plain in _OUTCOMES or words_of(name)[-1:] in [[word] for word in _LABELS]
 
 
 def _plain(name: str) -> str:
