@@ -122,8 +122,10 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
         lambda table: table.to_batches(max_chunksize=4),
         lambda table: (row for row in table.to_pylist()),
         lambda table: table.to_pandas().itertuples(index=False),
+        lambda table: [table.slice(at, 4).to_pandas() for at in range(0, max(1, len(table)), 4)],
+        lambda table: (table.slice(at, 4).to_pandas() for at in range(0, max(1, len(table)), 4)),
     ],
-    ids=["reader", "batches", "list of batches", "dicts", "tuples"],
+    ids=["reader", "batches", "list of batches", "dicts", "tuples", "list of frames", "frames"],
 )
 def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
     table = pa.Table.from_pandas(rows.head(9), preserve_index=False)
