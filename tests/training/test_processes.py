@@ -55,7 +55,9 @@ def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
 LAUNCHES = """
 import os, subprocess, sys
 os.environ["TORCHELASTIC_RUN_ID"] = "none"
-process = subprocess.Popen([sys.executable, "-m", "lmctr", "train", "dnn/synthetic", "--training.epochs", "100", "--output-dir", sys.argv[1]])
+words = [sys.executable, "-m", "lmctr", "train", "dnn/synthetic", "--training.epochs", "100", "--output-dir", sys.argv[1]]
+with open(sys.argv[2], "w") as said:
+    process = subprocess.Popen(words, stdout=said, stderr=said)
 print(process.pid, flush=True)
 process.wait()
 """
@@ -63,12 +65,11 @@ process.wait()
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
 def test_processes_of_a_launch_end_with_a_launcher_that_is_killed(tmp_path):
-    script = tmp_path / "launches.py"
-    script.write_text(LAUNCHES)
-    process = warm.start(script, tmp_path / "run")
+    (tmp_path / "launches.py").write_text(LAUNCHES)
+    process = warm.start(tmp_path / "launches.py", tmp_path / "run", tmp_path / "said")
     worker = int(process.line())
-    while "synthetic-table" not in process.err:  # it reads the data
-        assert is_there(worker), process
+    while "synthetic-table" not in (tmp_path / "said").read_text():  # it reads the data
+        assert is_there(worker), (tmp_path / "said").read_text()
         time.sleep(0.1)
     process.kill()
     ended(worker)
