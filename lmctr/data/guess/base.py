@@ -22,7 +22,7 @@ from lmctr.utils.suggest import LISTED, first_of, no_column
 from lmctr.utils.words import THINGS, ends_in_id, words_of
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
-from .sample import FileSample, is_called_label
+from .sample import DONE, FileSample, is_called_label
 
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels", "skills")
 _BOUNDS = {
@@ -35,10 +35,6 @@ _NAME = 24  # signs of a part of a list that need not come again, such as an aut
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
 VECTORS = "vectors, which are no lists of categories; data.pretrained takes those of a field's values"
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
-DONE = {
-    "accepted", "approved", "attended", "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "fraud", "fraudulent",
-    "opened", "pass", "passed", "purchased", "redeemed", "renewed", "responded", "sold", "subscribed", "succeeded", "success", "successful", "survived", "won",
-}  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _TOGETHER = 0.65  # AUC, of the label's upper half, above which numbers that share a word of its name are told with it

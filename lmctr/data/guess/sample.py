@@ -66,10 +66,12 @@ ROLES = {
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
-_OUTCOMES = {  # of two values and no other word beside them
-    "accepted", "approved", "attended", "attributed", "class", "default", "fraud", "noshow", "output", "passed", "promoted", "recommended", "responded",
-    "result", "sale", "signup", "sold", "status", "success",
+DONE = {
+    "accepted", "approved", "attended", "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "fraud", "fraudulent",
+    "opened", "pass", "passed", "purchased", "redeemed", "renewed", "responded", "sold", "subscribed", "succeeded", "success", "successful", "survived", "won",
 }  # fmt: skip
+"""Words that say that what was to happen did."""
+_OUTCOMES = {"attributed", "class", "default", "noshow", "output", "promoted", "recommended", "result", "sale", "signup", "status"}  # fmt: skip
 _OF_IDS = {
     "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip", "unique",
 }  # fmt: skip
@@ -172,7 +174,7 @@ def is_called_label(name: str) -> bool:
     spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.strip()).lower()
     plain = _plain(re.sub(r"^(is|has|was)[ _]|[ _](flag|ind|indicator)$", "", spaced))
     is_one = plain in ROLES["label"] and plain not in ROLES["noun"]
-    return is_one or plain in _OUTCOMES or words_of(name)[-1:] in [[word] for word in _LABELS]
+    return is_one or plain in DONE | _OUTCOMES or words_of(name)[-1:] in [[word] for word in _LABELS]
 
 
 def _plain(name: str) -> str:

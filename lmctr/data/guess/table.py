@@ -25,10 +25,10 @@ from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
-from .base import BEFORE, DONE, VECTORS, Guesser, are_vectors, told_after
+from .base import BEFORE, VECTORS, Guesser, are_vectors, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
-from .sample import FileSample, is_called_label, sample_file
+from .sample import DONE, FileSample, is_called_label, sample_file
 
 _ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _GRADES = 20  # different ones at most
