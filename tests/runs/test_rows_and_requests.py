@@ -138,6 +138,27 @@ def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
     assert run.recommend(iter([3, 1]), top=2).equals(run.recommend([3, 1], top=2))
 
 
+@pytest.mark.parametrize("zone", ["+02:00", ""])
+def test_times_with_a_zone_beside_times_without_one_are_told(run, rows, tmp_path, caplog, zone):
+    """Both are read, what has none as UTC, and a night may lie between them."""
+    schema = write_log(tmp_path)
+    written = {
+        own: lambda seconds, own=own: pd.to_datetime(seconds, unit="s").dt.strftime(f"%Y-%m-%dT%H:%M:%S{own}")
+        for own in ("+02:00", "")
+    }
+    log, asked = pd.read_csv(tmp_path / "clicks.csv"), rows.head(9)
+    log.assign(time=written[zone](log.time)).to_csv(tmp_path / "clicks.csv", index=False)
+    for own, write in written.items():
+        caplog.clear()
+        run.predict(asked.assign(time=write(asked.time)), log=str(schema))
+        words = ("a zone, and those of the log none", "no zone, and those of the log one")[not own]
+        told = [f"rows: the times have {words}: what has none is read as UTC"] if own != zone else []
+        assert [message for message in caplog.messages if "zone" in message] == told
+    caplog.clear()
+    run.predict(asked, log=str(schema))  # unix seconds
+    assert not any("zone" in message for message in caplog.messages)
+
+
 @pytest.mark.parametrize("family", ["dnn", "din", "ctr_sink"])
 def test_rows_of_new_items_and_users_bring_their_columns(tmp_path, family):
     """Columns of the events describe items and users: tomorrow's new ad has its campaign in the row that is to be scored, and stands in no log yet."""

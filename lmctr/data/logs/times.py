@@ -116,6 +116,13 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     return seconds
 
 
+def have_zone(times: pa.Array) -> bool | None:
+    """Whether times have a zone, by the first one; None: it is no timestamp and no ISO time."""
+    first = decoded(times).drop_null().slice(0, 1)
+    first = iso_times(first) if is_text(first.type) else first
+    return first.type.tz is not None if first and pa.types.is_timestamp(first.type) else None
+
+
 def _of_texts(array: pa.Array, spec: TimeSpec, source: str) -> pa.Array:
     """Texts as timestamps, or as numbers where all of them are."""
     texts = array.cast(pa.string())
