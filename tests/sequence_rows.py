@@ -20,7 +20,9 @@ def statistics_logits(weights, batch, row, candidate):
     return weights["statistics_skip.weight"] @ batch["statistics"][row, candidate].double().numpy()
 
 
-def sequence_log(seed=0, num_users=5, most_events=14, num_items=12, seconds=40, weight=False, extra_labels=()):
+def sequence_log(
+    seed=0, num_users=5, most_events=14, num_items=12, seconds=40, weight=False, extra_labels=(), graded=False
+):
     """Users with 1 to `most_events` events, equal times, three behaviours and scenarios, some events without a label."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, most_events + 1, num_users)
@@ -48,6 +50,7 @@ def sequence_log(seed=0, num_users=5, most_events=14, num_items=12, seconds=40, 
         scenario_names=SCENARIOS,
         extra_labels={name: rng.integers(-1, 2, total) for name in extra_labels},
         weight=rng.uniform(0.5, 2, total) if weight else None,
+        feedback_values=rng.uniform(1, 5, total) if graded else None,
         users=pa.table({"user_id": np.arange(num_users), "country": [f"c{i % 2}" for i in range(num_users)]}),
     )
 

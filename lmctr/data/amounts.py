@@ -1,4 +1,4 @@
-"""Numbers that are written with a unit, groups of thousands or a decimal comma: "$84,835.00", "12 %", "1.234,50 EUR"."""
+"""How numbers are written: plainly, or with a unit, groups of thousands or a decimal comma: "$84,835.00", "12 %", "1.234,50 EUR"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ _PARTS = re.compile(
 _FORMS = ((".", None), (".", ","), (",", None), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))
 
 
-def check_written(where: str, decimal: str, thousands: str | None, unit: str | None) -> None:
+def number_form(decimal: str = ".", words: str = "|nan|inf|infinity") -> str:
+    """The pattern of a text that is a number, whatever the case of its letters; words: what is one without digits."""
+    point = re.escape(decimal)
+    return rf"[+-]?(?:[0-9]+{point}?[0-9]*|{point}[0-9]+{words})(?:[eE][+-]?[0-9]+)?"
+
+
+def check_written(where: str, decimal: str, thousands: str | None = None, unit: str | None = None) -> None:
     """Raises `ValueError` at signs that no numbers are written with; `where` names the field."""
     if decimal not in (".", ","):
         raise ValueError(f"{where}: decimal={decimal!r}; accepted: '.' and ','.")
@@ -55,8 +61,9 @@ def numbers_in(texts: pa.Array, decimal: str = ".", thousands: str | None = None
         sign = r"[ \x{a0}\x{202f}]" if thousands == " " else re.escape(thousands)
         groups = rf"^[+-]?\d{{1,3}}({sign}\d{{3}})+(\{decimal}\d*)?$"
         texts = pc.if_else(pc.match_substring_regex(texts, groups), pc.replace_substring_regex(texts, sign, ""), texts)
-    form = rf"^[+-]?(\d+\{decimal}?\d*|\{decimal}\d+)([eE][+-]?\d+)?$"
-    texts = pc.if_else(pc.match_substring_regex(texts, form), texts, pa.scalar(None, texts.type))
+    texts = pc.if_else(
+        pc.match_substring_regex(texts, f"^{number_form(decimal, '')}$"), texts, pa.scalar(None, texts.type)
+    )
     texts = pc.replace_substring_regex(texts, r"^\+", "")
     return pc.replace_substring(texts, decimal, ".").cast(pa.float64())
 

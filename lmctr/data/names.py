@@ -10,7 +10,9 @@ from collections.abc import Collection, Sequence
 
 from lmctr.utils.suggest import first_of
 
-NUMBER = r"[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?"
+from .amounts import number_form
+
+_NUMBER = number_form()
 _TIME = r"[6-9]\d{8}|1\d{9}|1\d{12}|\d{4}-\d\d?-\d\d?.*|\d\d?[./]\d\d?[./]\d\d(\d\d)?.*"
 _HOURS = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 _RANGE = r"(.*?)(\d+)\.\.(.*?)(\d+)"
@@ -96,7 +98,7 @@ def names_of_first(
 
 def no_header_hint(found: Sequence[str], others: Collection[str] = (), source: str = "FILE") -> str:
     """What to say of column names most of which are empty, numbers or among those `others` that are values, not all of these empty: the file seems to begin with its first row."""
-    values = [name for name in found if not name.strip() or name in others or re.fullmatch(NUMBER, name.strip())]
+    values = [name for name in found if not name.strip() or name in others or re.fullmatch(_NUMBER, name.strip())]
     if 2 * len(values) <= len(found) or not any(name.strip() for name in values):
         return ""
     return (
@@ -107,7 +109,9 @@ def no_header_hint(found: Sequence[str], others: Collection[str] = (), source: s
 
 def are_values(names: Sequence[str], doubled: Collection[str]) -> bool:
     """Whether names of which some stand twice are surely values: one of those is a number, or any is a time with hours."""
-    return any(re.fullmatch(NUMBER, name.strip()) for name in doubled) or any(re.match(_HOURS, name) for name in names)
+    return any(re.fullmatch(_NUMBER, name.strip()) for name in doubled) or any(
+        re.match(_HOURS, name) for name in names
+    )
 
 
 def _example(row: Sequence[str]) -> str:

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from .amounts import number_form
 from .reading import head_of, text_lines
 
 LABEL, LIST = "label", "features"
 MANY = 500
 """Different indices of pairs up to which each is a column of numbers."""
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = number_form(words="")
 _LINE = re.compile(rf"\s*{_NUMBER}(?P<pairs>(?:\s+\d+:{_NUMBER})+|(?P<triples>(?:\s+\d+:\d+:{_NUMBER})+)|)\s*(?:#.*)?")
 _BLOCK = 1 << 15  # lines
 _EXACT = 2**53  # whole numbers that float64 holds

@@ -29,7 +29,8 @@ from lmctr.utils.files import for_arrow, parse_json
 from lmctr.utils.progress import Work, over
 from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
-from .names import HEAD, NUMBER, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
+from .amounts import number_form
+from .names import HEAD, are_values, first_rows, names_of_first, names_of_rows, no_header_hint
 from .tables.arrays import array_of
 
 # that pandas reads, and by which function
@@ -53,7 +54,7 @@ FORMATS = (
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
-_NUMBER = rf"^\s*{NUMBER}\s*$"
+_NUMBER = rf"^\s*{number_form()}\s*$"
 # in the names of folders, as Spark and Hive write them: whole numbers, and no 01, which is a code; what is missing
 _CODELESS, _NO_VALUE = r"0|-?[1-9]\d{0,17}", "__HIVE_DEFAULT_PARTITION__"
 _MANY_BRACKETS = 5_000
@@ -534,16 +535,19 @@ def read_delimited(
         if "Empty CSV" in str(error):
             raise ValueError(f"{path}: the file is empty.") from None
         if "conversion error" in str(error):
+            raw = pacsv.ConvertOptions(column_types={name: pa.binary() for name in types}, include_columns=list(types))
             with source() as stream:
-                _find_bad_value(stream, types, read, parse, str(path))
+                bad = bad_cell(path, pacsv.read_csv(stream, read, parse, raw), types, 0, convert)
+            if bad is not None:
+                raise bad from None
         if "parse error" not in str(error):
             raise ValueError(f"{path}: cannot be read as delimited text: {printable(error)}") from None
         with source() as stream:
             message = parse_error(error, stream, read, parse, 0 if names else -1)
         raise ValueError(f"{path}: {message}") from None
-    for name in table.column_names:
-        if pa.types.is_binary(table[name].type):  # what pyarrow makes of text that is not UTF-8
-            _require_utf8(table[name], name, str(path))
+    # binary is what pyarrow makes of text that is not UTF-8
+    if bad := bad_cell(path, table.select([own.name for own in table.schema if pa.types.is_binary(own.type)]), {}, 0):
+        raise bad
     return _with_rows(table, str(path))
 
 
@@ -637,34 +641,35 @@ def parse_error(
     return told
 
 
-def _find_bad_value(
-    stream: BinaryIO, types: Mapping[str, pa.DataType], read: pacsv.ReadOptions, parse: pacsv.ParseOptions, source: str
-) -> None:
-    """Raises for the first value that cannot be read as its column's type."""
-    raw = pacsv.ConvertOptions(column_types={name: pa.binary() for name in types}, include_columns=list(types))
-    table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=raw)
-    for name, kind in types.items():
-        _require_utf8(table[name], name, source)
-        if not is_number(kind):
-            continue
-        pattern = _WHOLE if pa.types.is_integer(kind) else _NUMBER
-        values = table[name].cast(pa.large_string()).combine_chunks()
-        bad = pc.and_(pc.invert(pc.match_substring_regex(values, pattern, ignore_case=True)), pc.not_equal(values, ""))
-        rows = pc.indices_nonzero(bad)
-        if len(rows):
-            row = rows[0].as_py()
-            raise ValueError(
-                f"{source}, column {name!r}: {len(rows)} of {len(values)} values are no numbers of type {kind} "
-                f"(row {row + 1}: {values[row].as_py()!r})."
+def bad_cell(
+    path: Path,
+    table: pa.Table,
+    types: Mapping[str, pa.DataType],
+    done: int,
+    convert: pacsv.ConvertOptions | None = None,
+) -> ValueError | None:
+    """The error for the first cell that does not fit its column; `done` rows stand before the table, and `convert` read its numbers."""
+    for name in table.column_names:
+        raw = table[name].combine_chunks()
+        bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
+        if bad is None and name in types and is_number(types[name]):
+            text = raw.cast(pa.large_string())
+            is_whole = pa.types.is_integer(types[name])
+            form = _WHOLE if is_whole else rf"^\s*{number_form(convert.decimal_point)}\s*$"
+            number = pc.match_substring_regex(text, form, ignore_case=True)
+            rows = pc.indices_nonzero(
+                pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
             )
-
-
-def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
-    """Raises for the first value of a binary column that is no UTF-8 text."""
-    found = first_not_utf8(column)
-    if found is not None:
-        row, value = found
-        raise ValueError(f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value!r}); {TO_UTF8}.")
+            bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
+            are_before = bad is not None and (done or bad[0])
+            problem = f"is no {'whole ' * is_whole}number, {'as the values before it are' if are_before else 'and the column is read as one of numbers'}"
+            other = "," if convert.decimal_point == "." else "."
+            if bad is not None and re.fullmatch(number_form(other), bad[1].strip(), re.IGNORECASE):
+                problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"
+        if bad is not None:
+            row, value = bad
+            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+    return None
 
 
 class MissingColumnsError(ValueError):

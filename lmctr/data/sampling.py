@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from lmctr.data.amounts import number_form
 from lmctr.data.containers import as_readers_take_it, flat, with_plain_quotes
 from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
@@ -25,7 +26,7 @@ from lmctr.data.names import names_from
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.reading import checked_file, opened
 from lmctr.data.registry import find, is_schema
-from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, are_codes, kinds_in_json, number_form, stream_file
+from lmctr.data.tables.reading import BLOCK_SIZE, MISSING_WORDS, are_codes, kinds_in_json, stream_file
 from lmctr.utils.arrow import is_number
 from lmctr.utils.files import beside, replacing
 from lmctr.utils.progress import over
@@ -189,10 +190,10 @@ def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | No
             values = rows.table[name].drop_null()
             values = values.filter(pc.invert(pc.is_in(values, missing)))
             if (name in whole and are_codes(values)) or not _all_match(
-                values, number_form(reading.get("decimal") or ".")
+                values, rf"\s*{number_form(reading.get('decimal') or '.')}\s*"
             ):
                 kinds[name] = "text"
-            elif name in whole and not _all_match(values, r"^\s*[+-]?\d+\s*$"):
+            elif name in whole and not _all_match(values, r"\s*[+-]?\d+\s*"):
                 kinds[name] = "number"
         if all(kinds[name] == "text" for name in texts):
             break
@@ -200,7 +201,7 @@ def _as_written(source: Path, reading: Mapping[str, Any]) -> dict[str, str] | No
 
 
 def _all_match(values: pa.ChunkedArray, form: str) -> bool:
-    return pc.all(pc.match_substring_regex(values, form, ignore_case=True), min_count=0).as_py()
+    return pc.all(pc.match_substring_regex(values, f"^{form}$", ignore_case=True), min_count=0).as_py()
 
 
 def _written(field: pa.Field, kind: str | None) -> pa.Field:

@@ -59,8 +59,10 @@ def example_request(folder: RunFolder, items: ItemStatistics | None) -> dict[str
             candidate["context"] = dict.fromkeys(context)
         later, known = max(0, items.time + 1 - time), folder.processor
         is_told = any(key in history[0] and known.get(f"{key}_labels") for key in ("feedback", "behavior"))
-        label = {} if is_told else {"label": 1}
-        history, time = [entry | {"time": entry["time"] + later} | label for entry in history], time + later
+        told: dict[str, Any] = {} if is_told else {"label": 1}
+        if items.reader.graded:
+            told["value"] = float(f"{items.reader.value_prior:.3g}")
+        history, time = [told | entry | {"time": entry["time"] + later} for entry in history], time + later
     request = {"history": history, "candidates": [candidate], "time": time}
     return request | {key: rows[f"{key}s"][0] for key in ("scenario", "user") if rows.get(f"{key}s")}
 

@@ -94,8 +94,8 @@ class Run:
 
         Args:
             rows: a list or table of requests, or rows of a table, see [`~lmctr.runs.answers.predict_rows`]. For a run of a log also a table of users,
-                items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns, a
-                generator of rows or Arrow batches): each row's history, description and statistics are those of the log, read anew, before the row's time.
+                items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns, a list or generator of rows,
+                frames or Arrow batches): each row's history, description and statistics are those of the log, read anew, before the row's time.
             log: where they come from, as in `lmctr predict --log`; default: the run's log.
             allow_unknown: score a table also where next to no value of a field is known.
 

@@ -46,7 +46,7 @@ from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_metric_name, check_tables, says_of_stages
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
-from lmctr.training.processes import FirstProcess, leave_process_group, says_of_launch
+from lmctr.training.processes import FirstProcess, end_with_parent, leave_process_group, says_of_launch
 from lmctr.training.recency import no_times
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
@@ -131,6 +131,7 @@ def run_train(options: TrainOptions) -> int:
     if options.list_keys is not None:
         print(key_reference(options.list_keys))
         return 0
+    end_with_parent()  # of a launch
     resume = "auto" if options.resume else False
     recipe, output_dir = options.recipe, options.output_dir
     if options.from_run is not None:

@@ -199,7 +199,7 @@ def fit_scaling_law(
             raise ValueError(f"{name} must be at least 1, got {count}")
     x, y, target = _check_points(x, y, complement)
     sizes = len(np.unique(x))
-    tried = _allowed(law, breaks, sizes, max_breaks, allow_overfit)
+    tried = allowed_laws(law, breaks, sizes, max_breaks, allow_overfit)
     if any(name != "power" for name, _ in tried) and np.polyfit(np.log(x), np.log(target), 1)[0] >= 0:
         if law == "auto" and not complement:
             raise ValueError(
@@ -385,10 +385,10 @@ def _simplest(errors: list[np.ndarray]) -> int:
     raise AssertionError("the best law is within its own error")
 
 
-def _allowed(
+def allowed_laws(
     law: str, breaks: int | None, sizes: int, max_breaks: int, allow_overfit: bool
 ) -> Sequence[tuple[str, int]]:
-    """Laws to try; ValueError or a warning where the points are too few."""
+    """Laws to try on points of so many sizes, with their breaks; ValueError or a warning where these are too few."""
     if law == "power":
         return [("power", 0)]
     most, wanted = (sizes - 2 - 3) // 3, breaks or 0

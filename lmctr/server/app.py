@@ -38,7 +38,9 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
     Args:
         deadline: seconds of a request that brings no `deadline_ms`. max_body: bytes of a request.
     """
-    app = FastAPI(title="lmctr", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    plain = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    # where openapi.json was read, so below a proxy's prefix there too
+    app = FastAPI(title="lmctr", version=__version__, servers=[{"url": "."}], **plain)
     metrics.engine = engine
 
     async def answered(route: str, request: Request, work: Callable[[dict[str, Any]], Awaitable[dict]]) -> Response:

@@ -123,10 +123,19 @@ def _wait_until_closed(address: str, port: int) -> None:
 
 
 def end_with_parent(worker: int = 0) -> None:
-    """Let a worker of a loader, or a run of a grid, end with the process whose it is, however that is killed.
+    """Let a worker of a loader, a child of a grid, or a process of a launch end with the process whose it is, however that is killed.
 
     torch looks whether the process that forked it is still there. Where workers are forked by a server (Python's default from 3.14 on), that is
-    the server, which waits for the workers.
+    the server, which waits for the workers. The launcher of several processes (torchrun's, which accelerate calls) ends them unless it is killed itself.
     """
-    if (parent := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    parent, launcher = multiprocessing.parent_process(), os.getppid()
+
+    def end() -> None:
+        while parent is None and os.getppid() == launcher:
+            time.sleep(1)
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    if parent is not None or "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=end, daemon=True).start()

@@ -86,13 +86,19 @@ def of_other_library(value: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """[`of_other_library`]; what can be read only once is read: batches or tables of the same columns as one pyarrow Table, else as a list."""
+    """[`of_other_library`]; what can be read only once is read: batches, tables or frames of the same columns as one, else as a list."""
     value = of_other_library(value)
     if isinstance(value, Iterator):
         value = [row_of_frame(own) for own in value]
-    if isinstance(value, (list, tuple)) and {*map(type, value)} in ({pa.RecordBatch}, {pa.Table}):
-        with contextlib.suppress(pa.ArrowInvalid):  # of other columns, whose reader says what it lacks
-            return pa.concat_tables(map(pa.table, value))
+    if isinstance(value, (list, tuple)) and value and hasattr(value[0], "columns"):
+        parts = [*map(of_other_library, value)]
+        if {*map(type, parts)} in ({pa.RecordBatch}, {pa.Table}):
+            with contextlib.suppress(pa.ArrowInvalid):  # of other columns, whose reader says what it lacks
+                return pa.concat_tables(map(pa.table, parts))
+        elif all(hasattr(own, "iloc") and {*own.columns} == {*parts[0].columns} for own in parts):
+            import pandas
+
+            return pandas.concat(parts, ignore_index=True)
     return value
 
 

@@ -20,7 +20,7 @@ _NOT_WRITTEN = (
     "File too large",
     "unexpected pos ",
 )  # the last: torch's
-_NO_MEMORY = ("out of memory", "allocate memory")
+_NO_MEMORY = ("out of memory", "allocate memory", "start new thread", "Resource temporarily unavailable")
 _TAKEN = "EADDRINUSE"
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (

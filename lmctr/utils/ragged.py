@@ -121,12 +121,12 @@ class Ragged:
             raise ValueError(f"offsets fall after row {int(np.argmax(np.diff(offsets) < 0))}; they must never fall")
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[int]], dtype: np.dtype | type = np.int32) -> Ragged:
-        """Build from a list of rows (lists or arrays)."""
+    def from_rows(cls, rows: Iterable[Sequence[int]]) -> Ragged:
+        """Build from a list of rows (lists or arrays), as int32."""
         rows = list(rows)
         offsets = offsets_from_lengths(np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows)))
         flat = (value for row in rows for value in row)
-        return cls(np.fromiter(flat, dtype=dtype, count=int(offsets[-1])), offsets)
+        return cls(np.fromiter(flat, dtype=np.int32, count=int(offsets[-1])), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -141,31 +141,3 @@ class Ragged:
     def lengths(self) -> np.ndarray:
         """(R,) length of each row."""
         return np.diff(self.offsets)
-
-    def gather(self, rows: np.ndarray) -> Ragged:
-        """The chosen rows in the chosen order; a row may be chosen several times.
-
-        Raises:
-            IndexError: a row number outside [0, R).
-        """
-        rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"row numbers from {rows.min()} to {rows.max()}, but there are {len(self)} rows")
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        return Ragged(self.values[ragged_arange(starts, lengths)], offsets_from_lengths(lengths))
-
-    def pad(self, value: int = 0, width: int | None = None, side: str = "right") -> np.ndarray:
-        """(R, width) array with the rows padded on one side; `width` defaults to the longest row."""
-        lengths = self.lengths
-        longest = int(lengths.max(initial=0))
-        width = longest if width is None else width
-        if width < longest:
-            raise ValueError(f"width={width} is less than the longest row, {longest}")
-        if side not in ("left", "right"):
-            raise ValueError(f"side must be 'left' or 'right', got {side!r}")
-        columns = np.arange(width)
-        place = columns < lengths[:, None] if side == "right" else columns >= width - lengths[:, None]
-        padded = np.full((len(self), width), value, dtype=self.values.dtype)
-        padded[place] = self.values
-        return padded

@@ -282,10 +282,10 @@ def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, c
     assert "the base model w8 has no machine cost: no load meets the latency limit of 0.0001 ms" in error
     error = last_error(capsys, changed(climbed, tmp_path, metric="revenue_ratio"))
     assert "has no test metric 'revenue_ratio'; it has auc, num_samples" in error
-    few = {"fit": {"law": "bnsl", "breaks": 1, "complement": True}, "allocate": None}
-    error = last_error(capsys, changed(climbed, tmp_path, **few))
+    grows = {"fit": {"law": "bnsl"}, "allocate": None}
+    error = last_error(capsys, changed(climbed, tmp_path, **grows))
     assert "no law was fitted to" in error
-    assert "6 parameters need 8 distinct values of x, there are 7" in error
+    assert "law='bnsl' falls with x, but y grows" in error
 
 
 def test_runs_of_other_data_are_no_law(climbed, tmp_path, capsys):
@@ -375,6 +375,9 @@ def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path
         ({"fit": {"resamples": 1}}, "fit: resamples must be 0 (no band) or at least 2, got 1"),
         ({"fit": {"resamples": -5}}, "fit: resamples must be 0"),
         ({"fit": {"law": "power", "breaks": 2}}, "fit: breaks belongs to law bnsl, got law power"),
+        ({"fit": {"law": "bnsl", "breaks": 1}, "sizes": LADDER["sizes"][:6]}, "fit: law='bnsl' with 1 breaks: 6 parameters need 8 distinct values of x, there are 6"),
+        ({"fit": {"law": "bnsl", "breaks": 1, "held_out": 1}}, "fit, 1 of 7 sizes held out: law='bnsl' with 1 breaks: 6 parameters need 8"),
+        ({"fit": {"law": "power_constant", "allow_overfit": True}, "sizes": LADDER["sizes"][:4]}, "fit: law='power_constant' with 0 breaks: 3 parameters need 5"),
         ({"fit": {"restarts": 0}}, "fit: restarts is 0, accepted: from 1"),
         ({"fit": {"hops": 0}}, "fit: hops is 0, accepted: from 1"),
         ({"fit": {"seed": -1}}, "fit: seed is -1, accepted: from 0"),

@@ -234,7 +234,7 @@ def test_other_ends_of_names(tmp_path, name):
 
 
 def test_excel_csv(tmp_path):
-    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
+    price = ["3,5", "?", "1,2E+01", "7,25"] * (ROWS // 4)
     guess, log = guessed(tmp_path / "e.csv", table(price=price), ";")
     assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
     assert guess.schema["columns"]["context"] == ["price"]

@@ -66,6 +66,13 @@ def test_the_only_column_of_two_values_is_no_sure_label_unless_it_is_called_so_o
             assert (label.column, label.sure) == (name, is_sure)
 
 
+def test_the_label_of_a_log_that_is_called_an_outcome(tmp_path):
+    bits, others = ([row % size % 2 for row in range(ROWS)] for size in (3, 5))
+    guess = guess_log(write(tmp_path / "e.csv", table(click=None, autoplay=others, success_flag=bits, muted=others)))
+    assert guess.schema["columns"]["label"] == "success_flag"
+    assert next(entry for entry in guess.guesses if entry.role == "label").sure
+
+
 def test_the_option_that_states_a_click_is_quoted_for_a_shell(tmp_path):
     events = ["Song Played", "Song Skipped"] * (ROWS // 2)
     with pytest.raises(NotToldError, match="--label 'event=Song Played'"):

@@ -252,16 +252,16 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     columns |= {"account_length": [row % 90 for row in range(ROWS)], "dt_customer": days}
     columns |= {
         "customer_id": [f"c{row}" for row in range(ROWS)],
-        "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5),
+        "insured": ["no", "no", "no", "yes", "no"] * (ROWS // 5),
     }
     guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "sold", "equals": "yes", "otherwise": "no"}
+    assert guess.schema["label"] == {"column": "insured", "equals": "yes", "otherwise": "no"}
     assert "group" not in guess.schema
     assert next(entry.why for entry in guess.guesses if entry.column == "dt_customer").endswith(
         "; dates, but written in more than one way: '1/1/2013', '13-6-2013'"
     )
     assert not next(entry for entry in guess.guesses if entry.role == "label").sure
-    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": columns["sold"]}
+    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": columns["insured"]}
     assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
     blanks = {f" {name}": values for name, values in columns.items()}
     stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
@@ -272,7 +272,7 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
 
 @pytest.mark.parametrize("missing", ["?", " "])
 def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path, missing):
-    price = ["3,5", missing, "12,0", "7,25"] * (ROWS // 4)
+    price = ["3,5", missing, "1,2E+01", "7,25"] * (ROWS // 4)
     guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", missing] * (ROWS // 2)), ";"))
     reading = {"path": "", "delimiter": ";", "decimal": ",", "na_values": [missing]}
     assert guess.schema["events"] | {"path": ""} == reading
@@ -284,6 +284,12 @@ def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path, missing):
         "price": [3.5, None, 12.0, 7.25] * (ROWS // 4),
         "browser": ["owl", None] * (ROWS // 2),
     }
+
+
+def test_small_numbers_beside_words_for_missing_ones(tmp_path):
+    rate = ["2.5e-05", "?", "0.1", "+3"] * (ROWS // 4)
+    fields = guess_table(write(tmp_path / "e.csv", clicks(rate=rate))).schema["fields"]
+    assert next(field["type"] for field in fields if field["name"] == "rate") == "numeric"
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("ms", 1000), ("us", 10**6), ("ns", 10**9)])
@@ -330,6 +336,49 @@ def test_rows_in_the_order_of_a_time_of_any_name_are_parted_by_it(tmp_path):
         assert "time" not in guess_table(write(tmp_path / "i.csv", clicks(zahl=ids))).schema  # less than a day
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "yes"),
+    [
+        ("Recommended IND", [0, 1], 1),
+        ("isFraud", [0, 1], 1),
+        ("success_flag", [0, 1], 1),
+        ("Output", ["No", "Yes"], "Yes"),
+        ("Status", ["N", "Y"], "Y"),
+        ("deal_stage", ["Lost", "Won"], "Won"),
+        ("loan", ["Rejected", "Approved"], "Approved"),
+        ("transaction", ["legit", "fraud"], "fraud"),
+        ("Churn?", ["False.", "True."], "True."),
+    ],
+)
+def test_outcomes_by_their_names_and_values(tmp_path, name, values, yes):
+    """Before other columns of two values, the last one and one of an earlier outcome among them."""
+    draw = np.random.default_rng(5)
+    words = np.array(values, dtype=object)[(draw.random(ROWS) < 0.3).astype(int)]
+    before = draw.choice(["success", "failure"], ROWS)
+    columns = {"age": draw.integers(18, 70, ROWS), "previous_outcome": before, name: words}
+    columns |= {"member": draw.choice(["no", "yes"], ROWS), "income": draw.normal(size=ROWS)}
+    columns |= {"smoker": draw.integers(0, 2, ROWS)}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    rule = name if values == [0, 1] else {"column": name, "equals": yes, "otherwise": values[0]}
+    assert guess.schema["label"] == rule
+    found = {field.get("column", field["name"]) for field in guess.schema["fields"]}
+    assert found == {*columns} - {name}
+
+
+def test_a_rating_that_tells_whether_its_user_recommends_is_no_field(tmp_path):
+    draw = np.random.default_rng(5)
+    rating = draw.integers(1, 6, ROWS)
+    columns = {
+        "age": draw.integers(18, 70, ROWS),
+        "rating": rating,
+        "recommended": (rating > 3) ^ (draw.random(ROWS) < 0.02),
+    }
+    columns = {name: own.astype(int) for name, own in columns.items()} | {"division": draw.choice(["a", "b"], ROWS)}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == "recommended"
+    assert {field.get("column", field["name"]) for field in guess.schema["fields"]} == {"age", "division"}
+
+
 def test_everyday_words_are_no_sure_labels(tmp_path):
     bits, others = ([row % size % 2 for row in range(ROWS)] for size in (3, 5))
     for word in ("treatment", "is_control"):  # the arms of an experiment
@@ -341,15 +390,23 @@ def test_everyday_words_are_no_sure_labels(tmp_path):
         assert guess.schema["label"] == word
         assert next(found for found in guess.guesses if found.role == "label").sure
     for name, word in (("e", "share"), ("f", "click_position"), ("g", "bought_last_week")):
-        columns = {"amount": list(range(ROWS)), word: bits, "is_fraud": others}
+        columns = {"amount": list(range(ROWS)), word: bits, "is_rural": others}
         guess = guess_table(write(tmp_path / f"{name}.csv", columns))
-        assert guess.schema["label"] == "is_fraud"
+        assert guess.schema["label"] == "is_rural"
         assert word in [field["name"] for field in guess.schema["fields"]]
         assert not next(found for found in guess.guesses if found.role == "label").sure
-    columns = {"ad_click": bits, "share": others, "size": [2, 3, 5, 7] * (ROWS // 4), "is_new": bits}
+    columns = {
+        "ad_click": bits,
+        "share": others,
+        "size": [2, 3, 5, 7] * (ROWS // 4),
+        "is_new": bits,
+        "previous_click": others,
+    }
     guess = guess_table(write(tmp_path / "h.csv", columns))
     assert guess.schema["label"] == "ad_click"
-    assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
+    names = [field["name"] for field in guess.schema["fields"]]
+    assert "share" not in names  # another reaction
+    assert "previous_click" in names
     guess = guess_table(write(tmp_path / "k.csv", columns | {"auction_won": others}))
     assert "auction_won" not in [
         field["name"] for field in guess.schema["fields"]

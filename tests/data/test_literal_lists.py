@@ -109,6 +109,15 @@ def test_a_table_with_lists_as_pandas_writes_them(tmp_path):
         TabularFeatureProcessor([field | {"parse": "json"}])
 
 
+def test_a_column_of_lists_is_parsed_once_for_a_guess(tmp_path, monkeypatch):
+    """Whether it names the item, the user, or rows, and what it is: each asks whether it holds lists."""
+    parsed = []
+    monkeypatch.setattr("lmctr.data.texts.literal_lists", lambda texts: parsed.append(1) or literal_lists(texts))
+    events = {f"nameless{name}" if name == "item_id" else name: own for name, own in table(shown=PYTHON).items()}
+    guess = guess_log(write(tmp_path / "e.csv", events))
+    assert (guess.schema["columns"]["item"], len(parsed)) == ("namelessitem_id", 1)
+
+
 def test_a_log_with_lists_as_pandas_writes_them(tmp_path):
     """Of its items and of its events, however many different ones."""
     items = {"item_id": list(range(120)), "kinds": PYTHON[:120]}

@@ -131,6 +131,8 @@ def test_files_that_may_not_become_so_large_are_no_bug(monkeypatch, capsys):
         MemoryError(),
         OSError(12, "Cannot allocate memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("Resource temporarily unavailable"),
         RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.\nMore"),
     ],
     ids=str,

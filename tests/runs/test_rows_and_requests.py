@@ -123,8 +123,10 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
         lambda table: table.to_batches(max_chunksize=4),
         lambda table: (row for row in table.to_pylist()),
         lambda table: table.to_pandas().itertuples(index=False),
+        lambda table: [table.slice(at, 4).to_pandas() for at in range(0, max(1, len(table)), 4)],
+        lambda table: (table.slice(at, 4).to_pandas() for at in range(0, max(1, len(table)), 4)),
     ],
-    ids=["reader", "batches", "list of batches", "dicts", "tuples"],
+    ids=["reader", "batches", "list of batches", "dicts", "tuples", "list of frames", "frames"],
 )
 def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
     table = pa.Table.from_pandas(rows.head(9), preserve_index=False)
@@ -135,6 +137,27 @@ def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
     users = pa.table({"user": [3, 1]})
     assert run.recommend(once(users), top=2).equals(run.recommend(users, top=2))
     assert run.recommend(iter([3, 1]), top=2).equals(run.recommend([3, 1], top=2))
+
+
+@pytest.mark.parametrize("zone", ["+02:00", ""])
+def test_times_with_a_zone_beside_times_without_one_are_told(run, rows, tmp_path, caplog, zone):
+    """Both are read, what has none as UTC, and a night may lie between them."""
+    schema = write_log(tmp_path)
+    written = {
+        own: lambda seconds, own=own: pd.to_datetime(seconds, unit="s").dt.strftime(f"%Y-%m-%dT%H:%M:%S{own}")
+        for own in ("+02:00", "")
+    }
+    log, asked = pd.read_csv(tmp_path / "clicks.csv"), rows.head(9)
+    log.assign(time=written[zone](log.time)).to_csv(tmp_path / "clicks.csv", index=False)
+    for own, write in written.items():
+        caplog.clear()
+        run.predict(asked.assign(time=write(asked.time)), log=str(schema))
+        words = ("a zone, and those of the log none", "no zone, and those of the log one")[not own]
+        told = [f"rows: the times have {words}: what has none is read as UTC"] if own != zone else []
+        assert [message for message in caplog.messages if "zone" in message] == told
+    caplog.clear()
+    run.predict(asked, log=str(schema))  # unix seconds
+    assert not any("zone" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("family", ["dnn", "din", "ctr_sink"])

@@ -46,8 +46,8 @@ def text_run(path, model_type="qwen2", seed=0, **values):
     return save(path, model, processor, batch)
 
 
-def event_run(path, family="hstu", seed=0, with_statistics=False):
-    log = sequence_log()
+def event_run(path, family="hstu", seed=0, with_statistics=False, graded=False):
+    log = sequence_log(graded=graded)
     options = {"max_history_length": 8}
     if with_statistics:
         reader = StatisticsReader.fit(log, log.sample_events(), ["full", "factors"])

@@ -186,13 +186,18 @@ def test_the_request_that_it_prints_is_answered(tmp_path):
         process.kill()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "events with statistics"])
+@pytest.mark.parametrize("kind", [*KINDS, "events with statistics", "graded events with statistics"])
 def test_there_is_an_example_for_every_kind_of_input(tmp_path, kind):
     if kind in KINDS:
         served = ServedModel(KINDS[kind][0](tmp_path / "run"))
     else:
-        served = ServedModel(event_run(tmp_path / "run", "din", with_statistics=True))
+        run = event_run(tmp_path / "run", "din", with_statistics=True, graded=kind.startswith("graded"))
+        served = ServedModel(run)
     request = json.loads(running._example(served))
+    # values of the size of the log's own, where they are read
+    assert [2 < entry.get("value", 0) < 4 for entry in request.get("history", ())] == [
+        kind.startswith("graded")
+    ] * len(request.get("history", ()))
     (one,) = served.score([(served.check(request), None)])
     assert np.isfinite(one.logits).all()
     # a behaviour that says its label has no other beside it

@@ -26,20 +26,53 @@ if __name__ == "__main__":
 """
 
 
+def is_there(process):
+    """Whether a process runs: it is neither gone nor waits for its parent to ask."""
+    stat = Path("/proc") / str(process) / "stat"
+    return stat.is_file() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def ended(process):
+    for _ in range(300):
+        if not is_there(process):
+            return
+        time.sleep(0.1)
+    os.kill(process, signal.SIGKILL)
+    pytest.fail("the process goes on")
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
 def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
     script = tmp_path / "loads.py"
     script.write_text(LOADS)
     process = warm.start(script)
-    worker = Path("/proc") / process.line().strip() / "stat"
-    assert worker.is_file()
+    worker = int(process.line())
+    assert is_there(worker)
     process.kill()
-    for _ in range(300):
-        if not worker.is_file() or worker.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
+    ended(worker)
+
+
+LAUNCHES = """
+import os, subprocess, sys
+os.environ["TORCHELASTIC_RUN_ID"] = "none"
+words = [sys.executable, "-m", "lmctr", "train", "dnn/synthetic", "--training.epochs", "100", "--output-dir", sys.argv[1]]
+with open(sys.argv[2], "w") as said:
+    process = subprocess.Popen(words, stdout=said, stderr=said)
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
+def test_processes_of_a_launch_end_with_a_launcher_that_is_killed(tmp_path):
+    (tmp_path / "launches.py").write_text(LAUNCHES)
+    process = warm.start(tmp_path / "launches.py", tmp_path / "run", tmp_path / "said")
+    worker = int(process.line())
+    while "synthetic-table" not in (tmp_path / "said").read_text():  # it reads the data
+        assert is_there(worker), (tmp_path / "said").read_text()
         time.sleep(0.1)
-    os.kill(int(worker.parent.name), signal.SIGKILL)
-    pytest.fail("the worker goes on")
+    process.kill()
+    ended(worker)
 
 
 def test_the_trainer_ties_its_workers_to_itself(tmp_path):

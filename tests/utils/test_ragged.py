@@ -8,15 +8,12 @@ from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange, ragg
 ROWS = st.lists(st.lists(st.integers(0, 99), max_size=6), max_size=12)
 
 
-@given(ROWS, st.data())
-def test_gather_equals_python_lists(rows, data):
+@given(ROWS)
+def test_rows_are_python_lists(rows):
     ragged = Ragged.from_rows(rows)
     assert len(ragged) == len(rows)
     assert ragged.lengths.tolist() == [len(row) for row in rows]
     assert [ragged[i].tolist() for i in range(len(rows))] == rows
-    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []
-    picked = ragged.gather(np.array(chosen, dtype=np.int64))
-    assert [picked[i].tolist() for i in range(len(chosen))] == [rows[i] for i in chosen]
     if rows:
         assert ragged[-1].tolist() == rows[-1]
 
@@ -41,25 +38,11 @@ def test_ragged_searchsorted(side):
     ]
 
 
-@given(ROWS, st.integers(0, 4), st.sampled_from(["left", "right"]))
-def test_pad(rows, extra, side):
-    width = max(map(len, rows), default=0) + extra
-    padded = Ragged.from_rows(rows).pad(-1, width, side)
-    wanted = [row + [-1] * (width - len(row)) if side == "right" else [-1] * (width - len(row)) + row for row in rows]
-    assert padded.tolist() == wanted
-
-
 def test_errors():
     ragged = Ragged.from_rows([[1], [2, 3]])
-    with pytest.raises(IndexError, match="but there are 2 rows"):
-        ragged.gather(np.array([2]))
     with pytest.raises(IndexError, match="row 2 of 2 rows"):
         ragged[2]
     with pytest.raises(ValueError, match="from 0 to 3"):
         Ragged(np.arange(3), np.array([0, 2]))
     with pytest.raises(ValueError, match="fall after row 1"):
         Ragged(np.arange(3), np.array([0, 2, 1, 3]))
-    with pytest.raises(ValueError, match="less than the longest row, 2"):
-        ragged.pad(width=1)
-    with pytest.raises(ValueError, match="side must be"):
-        ragged.pad(side="middle")

@@ -23,13 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import number_form
+
 VALUE_TYPES = ("text", "integer", "number")
 
 SPACE = " \t\n\v\f\r"
 EXACT = 1e15  # whole floats below it are written as integers
 _INTEGER = re.compile(r"([+-]?)0*([0-9]+)")
 _WHOLE_FLOAT = re.compile(r"([+-]?)0*([0-9]{1,15})\.0*")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(number_form(words=""))
 # What a column of words must look like to be taken for numbers: zeros in front, or a plus, are marks of a code
 _LIKE_INTEGER = r"^(-?0|-?[1-9][0-9]*|-?(0|[1-9][0-9]{0,14})\.0+)$"
 _LIKE_NUMBER = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"

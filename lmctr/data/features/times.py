@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import number_form
 from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.times import iso_times
 from lmctr.utils.arrow import decoded, is_text
@@ -62,9 +63,9 @@ def _of_texts(array: pa.Array, column: str, rows: Rows) -> pa.Array:
     found = iso_times(texts)
     if found is not None:
         return found
-    is_number = pc.match_substring_regex(
-        pc.utf8_trim_whitespace(texts), r"^([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)?$"
-    ).fill_null(True)
+    is_number = pc.match_substring_regex(pc.utf8_trim_whitespace(texts), f"^({number_form(words='')})?$").fill_null(
+        True
+    )
     if not pc.all(is_number).as_py():
         encoded = texts.dictionary_encode()
         wrong = np.array([iso_times(encoded.dictionary.slice(at, 1)) is None for at in range(len(encoded.dictionary))])

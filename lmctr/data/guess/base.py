@@ -22,7 +22,7 @@ from lmctr.utils.suggest import LISTED, first_of, no_column
 from lmctr.utils.words import THINGS, ends_in_id, words_of
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
-from .sample import FileSample, is_called_label
+from .sample import DONE, FileSample, is_called_label
 
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels", "skills")
 _BOUNDS = {
@@ -35,14 +35,10 @@ _NAME = 24  # signs of a part of a list that need not come again, such as an aut
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
 VECTORS = "vectors, which are no lists of categories; data.pretrained takes those of a field's values"
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
-_DONE = {
-    "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "opened", "purchased", "redeemed", "renewed", "subscribed",
-    "succeeded", "success", "successful", "survived", "won",
-}  # fmt: skip
 _MOST_CLICKS = 0.9  # share of four and five stars, above which they are not the upper half
 _GRADES = 20  # different ones at most
 _TOGETHER = 0.65  # AUC, of the label's upper half, above which numbers that share a word of its name are told with it
-_BEFORE = {
+BEFORE = {
     "average", "avg", "count", "expected", "last", "mean", "n", "num", "number", "past", "predicted", "prev", "previous", "prior",
 }  # fmt: skip
 _BY_CHANCE = 20  # rows that chance would put where there are none
@@ -278,7 +274,7 @@ class Guesser:
     def _is_graded_with(self, label: str, name: str) -> bool:
         """Whether numbers rise with the label, differ within each user and item, and are no mean or count by their name."""
         table = self.events.table
-        if not is_number(table[name].type) or not _BEFORE.isdisjoint(words_of(name)):
+        if not is_number(table[name].type) or not BEFORE.isdisjoint(words_of(name)):
             return False
         own, other = (values.to_numpy() for values in table.select([label, name]).drop_null().columns)
         if not rank_auc(other, own > np.median(own)) > _TOGETHER:  # NaN too
@@ -301,10 +297,11 @@ class Guesser:
         found = pc.unique(self.events.values(name)).to_pylist()
         if len(found) != 2:
             return None
-        plain = {value: str(value).strip().lower().removesuffix(".0") for value in found}  # 1.0 in texts
+        # 1.0 and True. in texts
+        plain = {value: str(value).strip().lower().removesuffix(".0").strip(".") for value in found}
         yes = [value for value in found if value in (1, True) or plain[value] in POSITIVE_WORDS]
         yes = yes or [value for value, other in (found, found[::-1]) if _denies(str(other), str(value))]
-        yes = yes or [value for value in found if not _DONE.isdisjoint(words_of(str(value)))]
+        yes = yes or [value for value in found if not DONE.isdisjoint(words_of(str(value)))]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
         if numbers and name in self.events.turned:
             return [0]

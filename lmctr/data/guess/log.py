@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import seconds_of
-from lmctr.data.texts import are_literals
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.words import words_of
@@ -350,7 +349,8 @@ class _LogGuesser(Guesser):
             graded = [self.given["label"]] if is_number(self.events.table[self.given["label"]].type) else graded
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
             binary = {}
-        labels = [name for name in [*named["label"], *binary] if name in binary]
+        called = [*named["label"], *filter(is_called_label, binary)]
+        labels = [name for name in [*called, *binary] if name in binary]
         if self.negatives is not None:
             if told := [name for name in labels if name in named["label"]]:
                 raise ValueError(
@@ -360,7 +360,7 @@ class _LogGuesser(Guesser):
             self._say("label", "", f"every row a click; {self.negatives} items are drawn beside each")
         elif labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
             is_last = labels[0] == self.events.table.column_names[-1]  # where labels often stand
-            sure = labels[0] in named["label"] or (is_last and len(binary) == 1)
+            sure = labels[0] in called or (is_last and len(binary) == 1)
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
             if (
@@ -478,8 +478,7 @@ class _LogGuesser(Guesser):
 
     def _is_told(self, name: str) -> bool:
         """Whether texts are amounts or lists, which name nothing, however many there are."""
-        values = self.events.values(name)
-        return is_text(values.type) and (are_literals(values) or bool(self._numbers_of(values, name)[1]))
+        return self.events.holds_literals(name) or bool(self._numbers_of(self.events.values(name), name)[1])
 
     def _names_rows(self, name: str, values: pa.Array) -> str:
         """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""
@@ -552,7 +551,7 @@ class _LogGuesser(Guesser):
                 why = f"numbers, written as {texts_read[0].as_py()!r}"
             elif is_text(values.type):
                 separator = " " if column in sample.of_words and _few_words(values) else self._separator(values, plain)
-                if are_literals(values):
+                if sample.holds_literals(column):
                     described[name], why, category = {"column": column, "parse": "literal"}, "lists", True
                 elif separator is not None:
                     described[name], why = (

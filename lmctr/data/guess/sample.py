@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data.amounts import number_form
 from lmctr.data.logs.table import POSITIVE_WORDS, turned_codes
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.names import no_header_hint
@@ -28,6 +29,7 @@ from lmctr.data.reading import (
     with_held,
 )
 from lmctr.data.tables.reading import MISSING_WORDS, Rows, are_codes, kinds_in_json, stream_file
+from lmctr.data.texts import are_literals
 from lmctr.utils.arrow import decoded, is_bytes, is_list, is_number, is_text, without_empty
 from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
@@ -64,10 +66,16 @@ ROLES = {
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
 _LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
+DONE = {
+    "accepted", "approved", "attended", "attrited", "bought", "canceled", "cancelled", "churned", "converted", "defaulted", "exited", "fraud", "fraudulent",
+    "opened", "pass", "passed", "purchased", "redeemed", "renewed", "responded", "sold", "subscribed", "succeeded", "success", "successful", "survived", "won",
+}  # fmt: skip
+"""Words that say that what was to happen did."""
+_OUTCOMES = {"attributed", "class", "default", "noshow", "output", "promoted", "recommended", "result", "sale", "signup", "status"}  # fmt: skip
 _OF_IDS = {
     "id", "ids", "key", "code", "no", "nr", "num", "number", "hash", "name", "index", "token", "title", "url", "uri", "isbn", "email", "ip", "unique",
 }  # fmt: skip
-_NUMBER = r"-?\d+(\.\d+)?"
+_NUMBER = f"^{number_form(words='')}$"
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
 
 
@@ -98,6 +106,7 @@ class FileSample:
     no_values: Mapping[str, str] = field(default_factory=dict)
     turned: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _codes: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False)
+    _literals: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -114,6 +123,13 @@ class FileSample:
         if name not in self._codes:
             self._codes[name] = pc.dictionary_encode(self.table[name].combine_chunks()).indices
         return self._codes[name]
+
+    def holds_literals(self, name: str) -> bool:
+        """Whether a column's values are texts that [`are_literals`]."""
+        if name not in self._literals:
+            values = self.values(name)
+            self._literals[name] = is_text(values.type) and are_literals(values)
+        return self._literals[name]
 
     def is_key(self, name: str, key: str) -> bool:
         """Whether a column tells rows apart and has the very name of the events' ids: small numbers such as ages stand among ids by chance."""
@@ -155,9 +171,10 @@ class FileSample:
 
 def is_called_label(name: str) -> bool:
     """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
-    plain = re.sub(r"^(is|has|was)[ _]|[ _](flag|indicator)$", "", name.strip().lower())
-    is_one = _plain(plain) in ROLES["label"] and _plain(plain) not in ROLES["noun"]
-    return is_one or words_of(name)[-1:] in [[word] for word in _LABELS]
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name.strip()).lower()
+    plain = _plain(re.sub(r"^(is|has|was)[ _]|[ _](flag|ind|indicator)$", "", spaced))
+    is_one = plain in ROLES["label"] and plain not in ROLES["noun"]
+    return is_one or plain in DONE | _OUTCOMES or words_of(name)[-1:] in [[word] for word in _LABELS]
 
 
 def _plain(name: str) -> str:
@@ -290,10 +307,10 @@ def _cleaned(table: pa.Table, delimiter: str | None, missing: set[str]) -> tuple
             cleaned[name] = _plain_values(values)
             continue
         values = _plain_values(values, {"", *missing})
-        comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
+        comma = delimiter in (";", "\t") and _all_match(values, f"^{number_form(',', '')}$")
         comma = comma and pc.any(pc.match_substring(values, ",")).as_py()  # 00123 is none
         decimal = "," if comma else decimal
-        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, f"^{_NUMBER}$")):
+        if comma or (not missing.isdisjoint(found[name]) and _all_match(values, _NUMBER)):
             values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = without_empty(values)
     return pa.table(cleaned), decimal, missing
@@ -351,9 +368,7 @@ def _second_names(table: pa.Table) -> list[str]:
     """Texts of the first row below which there are numbers only."""
     texts = [column.slice(0, 1000).combine_chunks() for column in table.columns if is_text(column.type)]
     first = [(own[0].as_py(), own[1:].filter(pc.not_equal(own[1:], ""))) for own in texts if len(own)]
-    return [
-        name for name, rest in first if name and not re.fullmatch(_NUMBER, name) and _all_match(rest, f"^{_NUMBER}$")
-    ]
+    return [name for name, rest in first if name and not re.fullmatch(_NUMBER, name) and _all_match(rest, _NUMBER)]
 
 
 def _are_places(names: Sequence[str]) -> bool:

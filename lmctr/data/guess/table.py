@@ -20,15 +20,15 @@ from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
-from lmctr.data.texts import are_literals, words_of_texts
+from lmctr.data.texts import words_of_texts
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
-from .base import VECTORS, Guesser, are_vectors, told_after
+from .base import BEFORE, VECTORS, Guesser, are_vectors, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
-from .sample import FileSample, is_called_label, sample_file
+from .sample import DONE, FileSample, is_called_label, sample_file
 
 _ARMS = {"arm", "control", "treat", "treated", "treatment", "variant"}  # of an experiment: chosen before, and no label
 _GRADES = 20  # different ones at most
@@ -42,6 +42,7 @@ _WORDS, _COMES_AGAIN = 200, 3  # most words of a text that are read, and texts t
 _AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last", "next", "resolved", "returned", "status", "termination", "updated"}  # fmt: skip
 _LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
+_GRADED = 0.9  # likewise of grades, which may be given with the label
 _OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
@@ -163,7 +164,7 @@ class _TableGuesser(Guesser):
         for name in sorted(self.left, key=lambda name: self.events.table[name].null_count):
             values = self.events.table[name].combine_chunks()
             empty = values.is_null().to_numpy(zero_copy_only=False)
-            why = told_after(values, clicks, _TOLD)
+            why = told_after(values, clicks, _GRADED if name in self.events.called("grade") else _TOLD)
             if (
                 why is None
                 and not empty.all()
@@ -224,8 +225,12 @@ class _TableGuesser(Guesser):
         places, table, taken = pc.index_in(own, value_set=ids, skip_nulls=True), self.events.table, {}
         for name in (name for name in names if name != column):
             values, distinct = sample.values(name), sample.distinct.get(name, 0)
-            names_all = distinct > max(_MANY, _ALMOST * len(values)) and not self._are_lists(name, values)
-            if names_all and (is_text(values.type) or self._is_called_code(name, values)):
+            names_all = distinct > max(_MANY, _ALMOST * len(values)) and not sample.holds_literals(name)
+            if names_all and is_text(values.type):
+                names_all = self._separator(values, name.lower()) is None
+            elif names_all:
+                names_all = self._is_called_code(name, values)
+            if names_all:
                 self._say(f"{what} left out", name, f"another value for (almost) every {role}")
                 continue
             called = name
@@ -238,9 +243,6 @@ class _TableGuesser(Guesser):
         stands = {} if column == key else {"id": column}
         return {"path": str(sample.path), **sample.reading, "by": key, **stands, "columns": taken}
 
-    def _are_lists(self, name: str, values: pa.Array) -> bool:
-        return is_text(values.type) and (are_literals(values) or self._separator(values, name.lower()) is not None)
-
     def _are_users(self, name: str) -> bool:
         """Whether a column called like users has some number of them, who come again."""
         if name not in self.left or not _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows:
@@ -251,12 +253,16 @@ class _TableGuesser(Guesser):
         return pa.types.is_integer(values.type) or self._is_called_code(name, values)
 
     def _label(self) -> str | dict[str, Any]:
-        """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
-        whose name may say label, else one of grades by its very name or of numbers beside nothing but ids, else the only one."""
+        """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the only one of words such
+        as won and lost, else the last column, else one whose name may say label, else one of grades by its very name or of numbers beside nothing but ids,
+        else the only one."""
         others = [name for name in self.left if name == self.given.get("label") or _ARMS.isdisjoint(words_of(name))]
         says = {name: yes for name in others if (yes := self._yes(name)) is not None}
-        named = [name for name in self.events.named("label") if name in says]
-        sure = [name for name in named if is_called_label(name)]
+        late = [name for name in says if BEFORE.isdisjoint(words_of(name))]
+        named = [name for name in self.events.named("label") if name in late]
+        sure = [name for name in dict.fromkeys([*named, *says]) if is_called_label(name)]
+        told = [name for name in late if not DONE.isdisjoint(words_of(str(says[name][0])))]
+        told = told if len(told) == 1 else []
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
@@ -265,11 +271,15 @@ class _TableGuesser(Guesser):
             grades = [
                 own for own in self.events.named("grade") if own in numbers and self.events.distinct[own] <= _GRADES
             ]
-        if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
+        if self.given.get("label") in numbers or (
+            "label" not in self.given and grades and not (sure or told or named or last)
+        ):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)
             return self._graded_label(name)
-        label = self.given.get("label") or next(iter(sure or last or named or (says if len(says) == 1 else [])), None)
+        label = self.given.get("label") or next(
+            iter(sure or told or last or named or (says if len(says) == 1 else [])), None
+        )
         if label not in says:
             raise self._absent(
                 "label",
@@ -277,7 +287,7 @@ class _TableGuesser(Guesser):
                 "; where every row is what a user clicked at a known time, state --user, --item, --time and --negatives 2",
             )
         self.left.remove(label)
-        is_sure = "label" in self.given or bool(sure) or (len(says) == 1 and label in [*named, *last])
+        is_sure = "label" in self.given or bool(sure) or (len(says) == 1 and label in [*named, *last, *told])
         self._say("label", label, self._rate(label, says[label]), is_sure)
         for other in named if label in named else ():
             if other != label:
@@ -383,7 +393,7 @@ class _TableGuesser(Guesser):
             why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
             doubt = f"; perhaps times: --time {name} parts the rows by them" if self._may_be_seconds(name) else ""
             fields += self._numbers(name, values, "_number" if fields else "", **written)
-        elif is_text(kind) and are_literals(values):
+        elif self.events.holds_literals(name):
             why, fields = "lists", [{"name": name, "type": "multi_value", "parse": "literal"}]
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             weights = {"weight_separator": ":"} if _are_weighted(values, separator) else {}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.amounts import number_form
 from lmctr.data.texts import LITERALS, literal_lists
 from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers
 from lmctr.utils.rows import MAX_SECONDS
@@ -341,7 +342,7 @@ def text_numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.A
     """Strings that are numbers as numbers; others are an error."""
     if not is_text(array.type):
         return array
-    good = pc.match_substring_regex(array, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
+    good = pc.match_substring_regex(array, rf"^\s*{number_form(words='')}\s*$")
     bad = pc.invert(good).fill_null(False).to_numpy(zero_copy_only=False)
     refuse(bad, array, name, source, "are no numbers", accepted)
     trimmed = pc.utf8_trim_whitespace(array)

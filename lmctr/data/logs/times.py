@@ -88,7 +88,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     array = given = decoded(columns.whole_column(values, spec.column, source))
     place = columns.place(source, spec.column)
     if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
-        array = _of_texts(array, spec, source, place)
+        array = _of_texts(array, spec, source)
     elif spec.format is not None and (not pa.types.is_temporal(array.type) or re.match("%Y-(?!%m-%d)", spec.format)):
         # A reader takes ISO times for times by itself, and the texts of a format such as %Y-%d-%m too; a time is one, however other texts write it.
         raise ValueError(
@@ -116,7 +116,14 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     return seconds
 
 
-def _of_texts(array: pa.Array, spec: TimeSpec, source: str, place: str) -> pa.Array:
+def have_zone(times: pa.Array) -> bool | None:
+    """Whether times have a zone, by the first one; None: it is no timestamp and no ISO time."""
+    first = decoded(times).drop_null().slice(0, 1)
+    first = iso_times(first) if is_text(first.type) else first
+    return first.type.tz is not None if first and pa.types.is_timestamp(first.type) else None
+
+
+def _of_texts(array: pa.Array, spec: TimeSpec, source: str) -> pa.Array:
     """Texts as timestamps, or as numbers where all of them are."""
     texts = array.cast(pa.string())
     if spec.format is not None:

@@ -38,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data.amounts import check_written
 from lmctr.data.features.columns import checked_labels
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.logs.log import DatasetInfo
@@ -187,8 +188,7 @@ def table_source(
 
 def _reading(decimal: str, na_values: Sequence[str] | None, names: Sequence[str] | None) -> dict[str, Any] | None:
     """What is not as usual in how text files are written, as a processor keeps it."""
-    if decimal not in (".", ","):
-        raise ValueError(f"decimal={decimal!r}; accepted: '.' and ','.")
+    check_written("data", decimal)
     given = () if na_values is None else na_values
     if not isinstance(given, (list, tuple)) or not all(isinstance(text, str) for text in given):
         raise ValueError(f"na_values={na_values!r}; accepted: a list of texts, such as ['?'].")

@@ -24,8 +24,8 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.names import HEAD, first_rows, names_of_first, names_of_rows
 from lmctr.data.reading import (
     ONE_SIGN,
-    TO_UTF8,
     as_written,
+    bad_cell,
     check_columns,
     checked_file,
     columns_of_file,
@@ -34,7 +34,6 @@ from lmctr.data.reading import (
     delimiter_of,
     files_with_rows,
     first_line,
-    first_not_utf8,
     in_types,
     json_of_mixed,
     parse_error,
@@ -50,17 +49,11 @@ BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
 _SHARE = 20
-_NUMBER = r"^\s*[+-]?(\d+{0}?\d*|{0}\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 MISSING_WORDS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 """Words of text files that are no number but a missing one."""
 
 
 _CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
-
-
-def number_form(decimal: str) -> str:
-    """What a text that is a number looks like, whatever the case of its letters."""
-    return _NUMBER.format(re.escape(decimal))
 
 
 def block_size_for(memory_limit: int | None) -> int:
@@ -239,7 +232,7 @@ def _stream_csv(
                 if not pa.types.is_null(field.type):
                     types.setdefault(field.name, field.type)
                 if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
-                    raise _bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
+                    raise bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
             yield _without(table, na_values)
             done += table.num_rows
 
@@ -282,42 +275,12 @@ def _csv_error(
             column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=convert.include_columns
         )
         table = pacsv.read_csv(pa.py_buffer(block), read, parse, raw)
-        found = _bad_cell(path, table, types, done, convert) or _odd_cell(path, table, message, done)
+        found = bad_cell(path, table, types, done, convert) or _odd_cell(path, table, message, done)
         if found is not None:
             return found
     else:
         message = parse_error(error, pa.py_buffer(block), read, parse, done)
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
-
-
-def _bad_cell(
-    path: Path,
-    table: pa.Table,
-    types: Mapping[str, pa.DataType],
-    done: int,
-    convert: pacsv.ConvertOptions | None = None,
-) -> ValueError | None:
-    """The error for the first cell that does not fit its column; `done` rows stand before the table, and `convert` read its numbers."""
-    for name in table.column_names:
-        raw = table[name].combine_chunks()
-        bad, problem = first_not_utf8(raw), f"is not UTF-8 text; {TO_UTF8}"
-        if bad is None and name in types and is_number(types[name]):
-            text = raw.cast(pa.large_string())
-            form = number_form(convert.decimal_point)
-            number = pc.match_substring_regex(text, form, ignore_case=True)
-            rows = pc.indices_nonzero(
-                pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
-            )
-            bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
-            are_before = bad is not None and (done or bad[0])
-            problem = f"is no number, {'as the values before it are' if are_before else 'and the column is read as one of numbers'}"
-            other = "," if convert.decimal_point == "." else "."
-            if bad is not None and re.match(number_form(other), bad[1], re.IGNORECASE):
-                problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"
-        if bad is not None:
-            row, value = bad
-            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
-    return None
 
 
 def _odd_cell(path: Path, table: pa.Table, message: str, done: int) -> ValueError | None:

@@ -119,7 +119,7 @@ class Pieces:
         headers: list[list[int]],
     ) -> Pieces:
         """Put the pieces and the items (rows of token ids) into one array."""
-        fixed = Ragged.from_rows([head, empty, prefix, suffix, *words, *headers], dtype=np.int32)
+        fixed = Ragged.from_rows([head, empty, prefix, suffix, *words, *headers])
         spans = [(int(start), int(length)) for start, length in zip(fixed.offsets[:-1], fixed.lengths)]
         item_length = items.lengths
         item_start = items.offsets[:-1] + np.arange(len(items)) * len(tail) + len(fixed.values)

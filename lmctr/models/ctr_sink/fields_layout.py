@@ -28,13 +28,7 @@ from .split_layout import encode_in_place, run_layers
 
 @dataclass
 class FieldsOutput(BaseModelOutput):
-    """States of the upper half: `last_hidden_state` (B, F, H), `hidden_states` of its layers.
-
-    Args:
-        token_states: (B, N, H), of the lower half.
-    """
-
-    token_states: torch.Tensor | None = None
+    """States of the upper half: `last_hidden_state` (B, F, H), `hidden_states` of its layers."""
 
 
 def forward_fields(
@@ -86,7 +80,7 @@ def forward_fields(
     last = config.text_config.num_hidden_layers
     states = run_layers(backbone, spec, vectors, ones, middle, last, embed=False, always_norm=True)
     hidden = tuple(states) if output_hidden_states else None
-    return FieldsOutput(last_hidden_state=states[-1], hidden_states=hidden, token_states=tokens)
+    return FieldsOutput(last_hidden_state=states[-1], hidden_states=hidden)
 
 
 def check_fields(model: PreTrainedModel, own: torch.Tensor) -> None:

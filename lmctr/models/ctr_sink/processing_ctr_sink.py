@@ -481,14 +481,14 @@ class CTRSinkProcessor(ProcessorMixin):
         for some in (filled[part] for part in blocks(len(filled), _CHUNK)):
             for row, ids in zip(some, tokenize(self.tokenizer, [clean[row] for row in some])):
                 rows[row] = ids
-        found = drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)
+        found = drop_special(self.tokenizer, Ragged.from_rows(rows), self.sink_token_id)
         if len(clean) == len(counts):
             return found
         joined = [
             np.concatenate([part for line in range(at, at + count) for part in (self._field_break, found[line])][1:])
             for at, count in zip(np.cumsum(counts) - counts, counts)
         ]
-        return Ragged.from_rows([row.astype(np.int32).tolist() for row in joined], dtype=np.int32)
+        return Ragged.from_rows([row.astype(np.int32).tolist() for row in joined])
 
     def _pieces(self, items: Ragged) -> Pieces:
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]

@@ -198,7 +198,7 @@ class TextAnswers(HistoryAnswers):
         """How many tokens texts have, and how many of these are unknown."""
         tokenizer = self.processor.tokenizer
         rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return Ragged.from_rows([[len(row), row.count(tokenizer.unk_token_id)] for row in rows], dtype=np.int32)
+        return Ragged.from_rows([[len(row), row.count(tokenizer.unk_token_id)] for row in rows])
 
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, history, processor = super().unknown_in(request), request["history"], self.processor

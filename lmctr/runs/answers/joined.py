@@ -6,6 +6,8 @@ import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried, with_queries
 from lmctr.data.logs.schema import AttributeSpec, FileSpec, Schema, TimeSpec, parse_schema, read_schema
 from lmctr.data.logs.table import whole_ids
-from lmctr.data.logs.times import seconds_of
+from lmctr.data.logs.times import have_zone, seconds_of
 from lmctr.data.reading import format_of, text_lines
 from lmctr.data.registry import find, is_log, is_schema
 from lmctr.data.tables.joined import Joined
@@ -36,7 +38,7 @@ from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.serving import scorer_for
 from lmctr.utils.arrow import decoded, is_number, is_text, without_empty
-from lmctr.utils.files import expanded, parse_json
+from lmctr.utils.files import beside, expanded, parse_json
 from lmctr.utils.ragged import blocks, padded_grids
 from lmctr.utils.suggest import first_quoted
 
@@ -149,6 +151,7 @@ class _Names:
     parts: Mapping[str, Mapping[str, AttributeSpec]] | None = None
     # likewise of a list of items, or of users, whatever file holds what the log says of these; of one that is not named, as the log's table
     lists: Mapping[str, Mapping[str, AttributeSpec]] | None = None
+    events: Path | None = None
 
 
 class JoinedRows:
@@ -212,6 +215,7 @@ class JoinedRows:
         self.tasks = self.kind.tasks
         self.warnings: list[str] = []
         self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
+        self.have_zone: bool | None = None  # the times of the input
         self.absent: list[str] = []  # columns of the context that the input lacks
 
     def blocks(self, source: Any, id_column: str | None = None) -> Iterator[Block]:
@@ -241,6 +245,11 @@ class JoinedRows:
             for name, shown in others.items()
             if name != shown
         ]
+        if self.have_zone is not None and self._log_has_zone is (not self.have_zone):
+            some, others = ("a zone", "none") if self.have_zone else ("no zone", "one")
+            found.append(
+                f"{where}: the times have {some}, and those of the log {others}: what has none is read as UTC"
+            )
         if self.absent:
             found.append(
                 f"{where}: no column {first_quoted(self.absent)}, which the log has as context: scored as if that were missing on every row"
@@ -256,6 +265,15 @@ class JoinedRows:
                 shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
                 found.append(f"{where}: {name}: {shown}; are they written as in the log?")
         return found
+
+    @cached_property
+    def _log_has_zone(self) -> bool | None:
+        """[`have_zone`] of the log's events, where their file is there and the schema states none."""
+        time, events = self.names.time, self.names.events
+        if events is None or not events.exists() or time.timezone is not None or time.format is not None:
+            return None
+        (rows,) = islice(rows_of(events, {time.column: "any"}, reading=self.names.reading), 1)
+        return have_zone(rows.table[time.column].combine_chunks())
 
     def _wanted(
         self, found: list[str], id_column: str | None = None, needed: Collection[str] = tuple(_DEFAULTS)
@@ -384,12 +402,12 @@ class JoinedRows:
         """What the queries of rows are beside their items. at: the time of rows without one, in unix seconds."""
         names, source = self.names, rows.source
         has_time = at is None or names.time.column in rows.table.schema.names
-        read = {
-            "user": self._read_ids(rows, names.user, pa.array(self.log.user_ids[:1]).type),
-            "time": seconds_of(rows.column(names.time.column), names.time, source)
-            if has_time
-            else np.full(len(rows), at),
-        }
+        read = {"user": self._read_ids(rows, names.user, pa.array(self.log.user_ids[:1]).type)}
+        if has_time:
+            times = rows.column(names.time.column)
+            read["time"], self.have_zone = seconds_of(times, names.time, source), have_zone(times)
+        else:
+            read["time"] = np.full(len(rows), at)
         present = rows.table.schema.names
         places = getattr(self.processor, "scenario_names", ())
         if len(places) > 1 and names.scenario not in present:
@@ -547,4 +565,5 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
         reading,
         {"context": keys.context} | {name: own.columns for name, own, _, _ in schema.tables() if own.path is None},
         {name: own.columns for name, own, _, _ in schema.tables()},
+        beside(path.parent, schema.events.path) if is_schema(path) else path,
     )

@@ -260,6 +260,7 @@ def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
 
 
 def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+    end_with_parent()  # so that the next `grid run` finds the folder free
     with stopped_by_term():
         sys.exit(function(*arguments))
 
@@ -268,7 +269,6 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     """Train in this process, with its output in the run's log, and return the exit code that `lmctr train` would."""
     _redirect(str(run.log))
     print(f"$ lmctr {shlex.join(words)}", flush=True)
-    end_with_parent()  # so that the next `grid run` finds the folder free
     try:
         with progress.showing():
             train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))

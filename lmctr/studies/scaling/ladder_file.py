@@ -34,7 +34,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from lmctr.evaluation.evaluator import LOWER_IS_BETTER, METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.runs.recipe import find_recipe, read_with_base
 from lmctr.scaling.design import DesignGrid
-from lmctr.scaling.fits import LEAST_SIZES
+from lmctr.scaling.fits import LEAST_SIZES, allowed_laws
 from lmctr.scaling.options import SizeGridOptions
 from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, grid_of
 from lmctr.studies.scaling.allocate import read_scenario
@@ -180,11 +180,14 @@ class LadderKeys(Values):
         if self.fit is not None and self.fit.criterion not in CRITERIA:
             raise ValueError(f"fit.criterion is {self.fit.criterion!r}, accepted: {', '.join(CRITERIA)}")
         with _keys_of("fit"):
-            LawOptions(**self.fit.model_dump() if self.fit else {})
-        if self.fit is not None and self.fit.held_out > (most := len(names) - LEAST_SIZES):
+            law = LawOptions(**self.fit.model_dump() if self.fit else {})
+        if law.held_out > (most := len(names) - LEAST_SIZES):
             raise ValueError(
-                f"fit.held_out is {self.fit.held_out}, accepted for {len(names)} sizes: up to {most}, as a law needs {LEAST_SIZES} others"
+                f"fit.held_out is {law.held_out}, accepted for {len(names)} sizes: up to {most}, as a law needs {LEAST_SIZES} others"
             )
+        if law.breaks is None or not law.allow_overfit:
+            with _keys_of(f"fit, {law.held_out} of {len(names)} sizes held out" if law.held_out else "fit"):
+                allowed_laws(law.law, law.breaks, len(names) - law.held_out, law.max_breaks, False)
         with _keys_of("request"):
             request = RequestOptions(**self.request.model_dump() if self.request else {})
             check_counts(request, ("candidates", "length"))
