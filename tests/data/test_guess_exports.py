@@ -276,3 +276,25 @@ def test_grades_that_are_given_with_the_label_are_left_out_and_means_before_it_a
     assert guess.schema["columns"]["label"]["column"] == "review_overall"
     left = [one.column for one in guess.guesses if one.why.startswith("other grades")]
     assert left == ["review_taste"]
+
+
+def test_grades_and_artists_are_no_users(tmp_path):
+    """Of reviews by critics who wrote one or two, a score of ten steps is no user; what one person listened to has none."""
+    names = [f"n{row}" for row in range(ROWS)]
+    scores = [row % 11 for row in range(ROWS)]
+    reviews = table(user_id=None, click=None, item_id=None, score=scores, game=[f"g{row % 23}" for row in range(ROWS)])
+    guess = guess_log(write(tmp_path / "e.csv", reviews | {"critic": names}))
+    assert guess.schema["columns"]["user"] == "critic"
+    assert guess.schema["columns"]["label"]["column"] == "score"
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "f.csv", reviews | {"by": names}))
+    heard = table(user_id=None, click=None, item_id=None, track=reviews["game"])
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "g.csv", heard | {"artist": [f"a{row % 17}" for row in range(ROWS)]}), negatives=2)
+
+
+def test_ids_that_no_name_tells_may_lack_on_few_rows(tmp_path):
+    games = [None if row == 7 else f"g{row % 23}" for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.jsonl", table(item_id=None, game=games))
+    assert guess.schema["columns"]["item"] == {"column": "game", "missing": "drop"}
+    assert log.num_events == ROWS - 1

@@ -40,7 +40,7 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
-    "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session "
+    "viewer reader reviewerid reviewer critic username buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session "
     "kunde kundenid kundennr kundennummer nutzer nutzerid benutzer benutzerid utilisateur usuario cliente idcliente 用户 用户id 会员id ユーザー ユーザーid 顧客id",
     "item": "itemid item aid productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "

@@ -25,7 +25,7 @@ from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
-from .base import VECTORS, Guesser, are_vectors, told_after
+from .base import VECTORS, Guesser, are_vectors, share_in_order, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file
@@ -42,8 +42,8 @@ _WORDS, _COMES_AGAIN = 200, 3  # most words of a text that are read, and texts t
 _AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last", "next", "resolved", "returned", "status", "termination", "updated"}  # fmt: skip
 _LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
-_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
+_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 
 
 def guess_files(
@@ -350,9 +350,7 @@ class _TableGuesser(Guesser):
             if days is None:
                 return False
             values = pa.array(days[~np.isnan(days)])
-        rises = pc.mean(pc.less_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
-        falls = pc.mean(pc.greater_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
-        return max(rises, falls) > _ORDERED
+        return share_in_order(values) > _ORDERED
 
     def _fields(self, name: str) -> list[dict[str, Any]]:
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""

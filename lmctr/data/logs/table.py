@@ -8,7 +8,7 @@ events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|json
                                    # names: [customer, product, ts, clicked] of a file without a line of names
 columns:
   user: customer                   # ids are integers or strings
-  item: product                    # or {column: product, missing: drop}: rows without one (searches, starts of an app) are left out; users likewise
+  item: product                    # or {column: product, missing: drop}: rows without one (searches, starts of an app) are left out; users and times likewise
   time: {column: ts, unit: ms}     # unix time in s (default), ms, us or ns; or format: "%d.%m.%Y %H:%M", timezone: Europe/Oslo
   label: clicked                   # 0 or 1; or a rule:
   # label: {column: rating, greater_than: 3}       # at_least, less_than, at_most, equals, in
@@ -65,6 +65,7 @@ from .schema import (
     AttributeSpec,
     AttributesSpec,
     CodeSpec,
+    EventTimeSpec,
     FileSpec,
     KeySpec,
     LabelSpec,
@@ -295,11 +296,11 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
 
 
 def _with_keys(table: pa.Table, spec: Schema, source: str) -> tuple[pa.Table, tuple[str, ...]]:
-    """The rows with a user and an item, where the schema says that others are left out; and notes that say how many were. Raises `ValueError` for such
-    rows where it does not, and where no row has one."""
+    """The rows with a user, an item and a time, where the schema says that others are left out; and notes that say how many were. Raises `ValueError` for
+    such rows where it does not, and where no row has one."""
     notes: tuple[str, ...] = ()
-    for role in ("user", "item"):
-        key: KeySpec = getattr(spec.columns, role)
+    for role in ("user", "item", "time"):
+        key: KeySpec | EventTimeSpec = getattr(spec.columns, role)
         array = columns.as_arrow(table[key.column], key.column, source)
         lacking = columns.without_id(array)
         if not lacking.any():
