@@ -67,7 +67,7 @@ _IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps 
 _STATISTICS = {name for own in ("full", "repeats", "factors") for name in STATISTIC_SETS[own]}
 _DAY = 86_400
 _TIMES = "unix seconds, milliseconds, ISO times"
-_ROWS = "; where rows stand in their order, their numbers in a column called time tell it"
+_ROWS = " or, where rows stand in their order, their numbers in a column called time"
 _FEW = 0.01  # share of rows that ids which no name tells may lack
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 

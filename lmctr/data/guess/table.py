@@ -21,7 +21,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.data.texts import are_literals, words_of_texts
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import first_of_each, is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
@@ -215,6 +215,7 @@ class _TableGuesser(Guesser):
 
     def _join(self, what: str, sample: FileSample) -> dict[str, Any]:
         """The keys of a file of items or users in the schema; its columns stand in the sample of the events from here on."""
+        sample = replace(sample, table=sample.table.take(first_of_each(sample.table)))
         role, names = what.removesuffix("s"), sample.table.column_names
         others = {*self.file_of, *(own["by"] for own in self.joined)}
         key, column, share = self._key(role, sample, [name for name in self.left if name not in others])
