@@ -298,3 +298,17 @@ def test_ids_that_no_name_tells_may_lack_on_few_rows(tmp_path):
     guess, log = guessed(tmp_path / "e.jsonl", table(item_id=None, game=games))
     assert guess.schema["columns"]["item"] == {"column": "game", "missing": "drop"}
     assert log.num_events == ROWS - 1
+
+
+def test_ids_whose_name_tells_them_may_lack_on_many_rows(tmp_path):
+    """Half of the events are starts of an app, of no item; `sku_id` holds the word that names one, and a price beside it does not."""
+    opened = [row % 2 == 0 for row in range(ROWS)]
+    columns = {
+        "sku_id": [None if own else f"s{row % 23}" for row, own in enumerate(opened)],
+        "event_type": ["open" if own else ["view", "purchase"][row % 3 // 2] for row, own in enumerate(opened)],
+        "price": [None if own else 5.5 + row % 40 for row, own in enumerate(opened)],
+    }
+    guess, log = guessed(tmp_path / "e.jsonl", table(item_id=None, click=None) | columns)
+    assert guess.schema["columns"]["item"] == {"column": "sku_id", "missing": "drop"}
+    assert guess.schema["columns"]["label"] == {"column": "event_type", "equals": "purchase"}
+    assert log.num_events == ROWS / 2

@@ -231,8 +231,7 @@ class _LogGuesser(Guesser):
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
         ]
-        whole = [name for name in good if self.events.table[name].null_count <= _FEW * rows]
-        met = [name for name in whole if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
+        met = [name for name in good if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
         if role in self.given:
             return self._take(role, self.given[role], "")
         very = self.events.called(role)
@@ -261,7 +260,8 @@ class _LogGuesser(Guesser):
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
         other = {*other, *(name for told in ("label", "feedback_values") for name in self.events.named(told))}
-        repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
+        repeated = [name for name in met if self.events.table[name].null_count <= _FEW * rows]
+        repeated = [name for name in repeated if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
         repeated = [name for name in repeated if not self._is_told(name)]
         if role == "item":  # an invoice or a basket is of one user
