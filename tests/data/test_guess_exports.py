@@ -312,3 +312,21 @@ def test_ids_whose_name_tells_them_may_lack_on_many_rows(tmp_path):
     assert guess.schema["columns"]["item"] == {"column": "sku_id", "missing": "drop"}
     assert guess.schema["columns"]["label"] == {"column": "event_type", "equals": "purchase"}
     assert log.num_events == ROWS / 2
+
+
+def test_what_was_written_is_no_item_and_lists_are_no_users(tmp_path):
+    """Of reviews of a few places, `content` is called like an item; the words that visitors chose come again as ids do."""
+    rng = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(60)]
+    reviews = {
+        "content": [" ".join(rng.choice(words, 9)) for _ in range(ROWS)],
+        "moments": [", ".join(rng.choice(words[:9], 1 + row % 3, replace=False)) for row in range(ROWS)],
+    }
+    others = {"place": [f"p{row % 30}" for row in range(ROWS)], "nickname": [f"u{row}" for row in range(ROWS)]}
+    columns = table(user_id=None, item_id=None) | reviews | others
+    guess = guess_log(write(tmp_path / "e.jsonl", columns))
+    assert guess.schema["columns"]["item"] == "place"
+    assert guess.schema["columns"]["user"] == "nickname"
+    del columns["nickname"]
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "f.jsonl", columns), given={"item": "place"})

@@ -68,6 +68,7 @@ _STATISTICS = {name for own in ("full", "repeats", "factors") for name in STATIS
 _DAY = 86_400
 _TIMES = "unix seconds, milliseconds, ISO times"
 _ROWS = " or, where rows stand in their order, their numbers in a column called time"
+_LONG = 40  # signs of a text on average, above which it is no name
 _FEW = 0.01  # share of rows that ids which no name tells may lack
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
@@ -230,6 +231,7 @@ class _LogGuesser(Guesser):
             for name in self._free(role)
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
+            and not (role == "item" and self._is_prose(name))
         ]
         met = [name for name in good if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
         if role in self.given:
@@ -273,6 +275,13 @@ class _LogGuesser(Guesser):
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _is_prose(self, name: str) -> bool:
+        """Whether texts are long and mostly others on each row: what was written of an item, perhaps, and no name of one."""
+        values = self.events.values(name)
+        if not is_text(values.type) or self.events.distinct[name] <= len(values) / 2:
+            return False
+        return pc.mean(pc.utf8_length(values)).as_py() > _LONG and _have_blanks(values)
 
     def _are_times(self, name: str) -> bool:
         """Whether texts, or numbers whose name says so, are times; of other numbers ids may look like some."""
@@ -501,7 +510,10 @@ class _LogGuesser(Guesser):
     def _is_told(self, name: str) -> bool:
         """Whether texts are amounts or lists, which name nothing, however many there are."""
         values = self.events.values(name)
-        return is_text(values.type) and (are_literals(values) or bool(self._numbers_of(values, name)[1]))
+        if not is_text(values.type):
+            return False
+        is_list = are_literals(values) or self._separator(values, name.lower()) is not None
+        return is_list or bool(self._numbers_of(values, name)[1])
 
     def _names_rows(self, name: str, values: pa.Array) -> str:
         """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""

@@ -90,9 +90,8 @@ class Joined:
             if any(known[0] != version for known in self._kept):  # of another content
                 self._kept.clear()
             kinds = {self.id: "text"} | {self.columns[name]: kind for name, kind in wanted.items()}
-            blocks = [rows.table for rows in stream_file(self.path, kinds, **self.reading)]
-            blocks = [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in blocks]
-            table = pa.concat_tables(blocks).combine_chunks()
+            blocks = stream_file(self.path, kinds, **self.reading)
+            table = pa.concat_tables(rows.whole for rows in blocks).combine_chunks()
             table = table.take(first_of_each(table))
             self._kept[key] = (*keys_of(table[self.id], self.id, str(self.path)), table)
         return self._kept[key]
