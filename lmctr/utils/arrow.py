@@ -172,5 +172,4 @@ def first_of_each(rows: pa.Table) -> pa.Array:
     flat = [pa.array(map(str, own.to_pylist())) if pa.types.is_nested(own.type) else own for own in rows.columns]
     names = [str(place) for place in range(len(flat))]
     numbered = pa.table([*flat, pa.array(range(rows.num_rows))], [*names, "row"])
-    first = numbered.group_by(names).aggregate([("row", "min")])["row_min"].combine_chunks()
-    return first.take(pc.sort_indices(first))
+    return numbered.group_by(names, use_threads=False).aggregate([("row", "min")])["row_min"].combine_chunks()

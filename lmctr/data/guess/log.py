@@ -168,12 +168,10 @@ class _LogGuesser(Guesser):
         stated = self.given.get("time")
         for name in order if not any(kinds.values()) else {stated} & {*order}:
             kinds[name] = kinds[name] or self._since_start(name)
-        if "time" in self.given and kinds[self.given["time"]] is None:
-            raise ValueError(
-                f"--time {self.given['time']}: {self._no_times(self.given['time'])}; others need `unit` or `format` in a schema"
-            )
+        if stated is not None and kinds[stated] is None:
+            raise ValueError(f"--time {stated}: {self._no_times(stated)}; others need `unit` or `format` in a schema")
         good = [name for name in order if kinds[name] is not None]
-        if good and "time" not in self.given:
+        if good and stated is None:
             good = [name for name in good if len(pc.unique(self.events.values(name))) > 1]
             if not good:
                 raise self._absent("time", f"{_TIMES}, more than one")
@@ -318,10 +316,8 @@ class _LogGuesser(Guesser):
         if names:
             rows = table.filter(reduce(pc.and_, (table[name].is_valid() for name in names.values())))
             if not rows.num_rows:
-                raise ValueError(
-                    f"{self.events.path}: no row has a value of {' and '.join(map(repr, names.values()))}; state other columns: "
-                    f"{', '.join(f'--{role}' for role in names)}"
-                )
+                told = " and ".join(f"{name!r} (--{role})" for role, name in names.items())
+                raise ValueError(f"{self.events.path}: no row has a value of {told}; state other columns")
             self.events = self.found.events = replace(self.events, table=rows)
 
     def _column_of(self, role: str) -> str:

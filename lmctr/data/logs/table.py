@@ -536,16 +536,15 @@ def _read_attributes(
         kinds = {part.column: _kind_of(part) for part in spec.columns.values()}
         types |= {name: _TYPES[kind] for name, kind in kinds.items() if kind is not None}
     table = read_table(file, wanted, types, progress=progress, **spec.reading())
-    lacking = columns.without_id(columns.as_arrow(table[id_column], id_column, str(file)))
-    rows = table if lacking.all() or not lacking.any() else _rows_with(table, id_column, lacking, str(file))
-    if len(pc.unique(decoded(rows[id_column]))) < rows.num_rows:
-        rows = rows.take(first_of_each(rows))
-    if rows.num_rows < table.num_rows:
-        count = table.num_rows - rows.num_rows
+    count, lacking = table.num_rows, columns.without_id(columns.as_arrow(table[id_column], id_column, str(file)))
+    if 0 < lacking.sum() < count:
+        table = _rows_with(table, id_column, lacking, str(file))
+    if len(pc.unique(decoded(table[id_column]))) < table.num_rows:
+        table = table.take(first_of_each(table))
+    if less := count - table.num_rows:
         notes.append(
-            f"{count:,} rows of {file.name} without a value of {id_column!r}, or as another row, were left out."
+            f"{less:,} rows of {file.name} without a value of {id_column!r}, or as another row, were left out."
         )
-    table = rows
     check_keys(table, id_column, str(file))
     parts = spec.columns
     if parts is None:
