@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -171,5 +172,5 @@ def first_of_each(rows: pa.Table) -> pa.Array:
     """(K,) numbers of the first of all rows that are alike, in their order; lists are alike where their texts are."""
     flat = [pa.array(map(str, own.to_pylist())) if pa.types.is_nested(own.type) else own for own in rows.columns]
     names = [str(place) for place in range(len(flat))]
-    numbered = pa.table([*flat, pa.array(range(rows.num_rows))], [*names, "row"])
-    return numbered.group_by(names, use_threads=False).aggregate([("row", "min")])["row_min"].combine_chunks()
+    numbered = pa.table([*flat, np.arange(rows.num_rows)], [*names, "row"])
+    return pa.array(np.sort(numbered.group_by(names).aggregate([("row", "min")])["row_min"].to_numpy()))
