@@ -1,7 +1,5 @@
 """lmctr's own side in `lmctr benchmark peers`: a recipe trained by `lmctr.runs.train`, its steps made in turns."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any, ClassVar

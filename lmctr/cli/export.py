@@ -1,7 +1,5 @@
 """The verb `export`."""
 
-from __future__ import annotations
-
 from lmctr.cli.options import Action
 
 ACTION = Action(

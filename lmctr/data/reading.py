@@ -258,7 +258,7 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
         for start, what in _OTHER_FILES.items():
             if head.startswith(start):
                 raise ValueError(f"{path}: cannot be read as {kind}: this is {what}.")
-        if kind == "jsonl" and head.lstrip()[:1] == b"[":
+        if kind == "jsonl" and head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
             raise ValueError(
                 f"{path}: cannot be read as JSON lines: this is one JSON array; {_CONVERT} makes rows of it."
             )

@@ -1,7 +1,5 @@
 """Percentiles of a bootstrap, widened for few points."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import ndtri, stdtrit
 

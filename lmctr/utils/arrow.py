@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -171,3 +172,11 @@ def without_empty(values: Any) -> Any:
     else:
         return values
     return pc.if_else(empty, pa.scalar(None, values.type), values) if pc.any(empty).as_py() else values
+
+
+def first_of_each(rows: pa.Table) -> pa.Array:
+    """(K,) numbers of the first of all rows that are alike, in their order; lists are alike where their texts are."""
+    flat = [pa.array(map(str, own.to_pylist())) if pa.types.is_nested(own.type) else own for own in rows.columns]
+    names = [str(place) for place in range(len(flat))]
+    numbered = pa.table([*flat, np.arange(rows.num_rows)], [*names, "row"])
+    return pa.array(np.sort(numbered.group_by(names).aggregate([("row", "min")])["row_min"].to_numpy()))

@@ -168,9 +168,10 @@ def test_json_lines_by_the_name_of_json(tmp_path):
         data = (tmp_path / "reviews.jsonl").read_bytes()
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         assert guess_log(sample_file(tmp_path / name)).schema["columns"] == guess.schema["columns"]
-    (tmp_path / "array.json").write_text('[{"user": 1}]')
-    with pytest.raises(ValueError, match=r"array\.json: cannot be read as JSON lines: this is one JSON array"):
-        sample_file(tmp_path / "array.json")
+    for start in ("", "\ufeff"):
+        (tmp_path / "array.json").write_text(f'{start}[{{"user": 1}}]')
+        with pytest.raises(ValueError, match=r"array\.json: cannot be read as JSON lines: this is one JSON array"):
+            sample_file(tmp_path / "array.json")
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,57 @@ def test_grades_that_are_given_with_the_label_are_left_out_and_means_before_it_a
     assert guess.schema["columns"]["label"]["column"] == "review_overall"
     left = [one.column for one in guess.guesses if one.why.startswith("other grades")]
     assert left == ["review_taste"]
+
+
+def test_grades_and_artists_are_no_users(tmp_path):
+    """Of reviews by critics who wrote one or two, a score of ten steps is no user; what one person listened to has none."""
+    names = [f"n{row}" for row in range(ROWS)]
+    scores = [row % 11 for row in range(ROWS)]
+    reviews = table(user_id=None, click=None, item_id=None, score=scores, game=[f"g{row % 23}" for row in range(ROWS)])
+    guess = guess_log(write(tmp_path / "e.csv", reviews | {"critic": names}))
+    assert guess.schema["columns"]["user"] == "critic"
+    assert guess.schema["columns"]["label"]["column"] == "score"
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "f.csv", reviews | {"by": names}))
+    heard = table(user_id=None, click=None, item_id=None, track=reviews["game"])
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "g.csv", heard | {"artist": [f"a{row % 17}" for row in range(ROWS)]}), negatives=2)
+
+
+def test_ids_that_no_name_tells_may_lack_on_few_rows(tmp_path):
+    games = [None if row == 7 else f"g{row % 23}" for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.jsonl", table(item_id=None, game=games))
+    assert guess.schema["columns"]["item"] == {"column": "game", "missing": "drop"}
+    assert log.num_events == ROWS - 1
+
+
+def test_ids_whose_name_tells_them_may_lack_on_many_rows(tmp_path):
+    """Half of the events are starts of an app, of no item; `sku_id` holds the word that names one, and a price beside it does not."""
+    opened = [row % 2 == 0 for row in range(ROWS)]
+    columns = {
+        "sku_id": [None if own else f"s{row % 23}" for row, own in enumerate(opened)],
+        "event_type": ["open" if own else ["view", "purchase"][row % 3 // 2] for row, own in enumerate(opened)],
+        "price": [None if own else 5.5 + row % 40 for row, own in enumerate(opened)],
+    }
+    guess, log = guessed(tmp_path / "e.jsonl", table(item_id=None, click=None) | columns)
+    assert guess.schema["columns"]["item"] == {"column": "sku_id", "missing": "drop"}
+    assert guess.schema["columns"]["label"] == {"column": "event_type", "equals": "purchase"}
+    assert log.num_events == ROWS / 2
+
+
+def test_what_was_written_is_no_item_and_lists_are_no_users(tmp_path):
+    """Of reviews of a few places, `content` is called like an item; the words that visitors chose come again as ids do."""
+    rng = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(60)]
+    reviews = {
+        "content": [" ".join(rng.choice(words, 9)) for _ in range(ROWS)],
+        "moments": [", ".join(rng.choice(words[:9], 1 + row % 3, replace=False)) for row in range(ROWS)],
+    }
+    others = {"place": [f"p{row % 30}" for row in range(ROWS)], "nickname": [f"u{row}" for row in range(ROWS)]}
+    columns = table(user_id=None, item_id=None) | reviews | others
+    guess = guess_log(write(tmp_path / "e.jsonl", columns))
+    assert guess.schema["columns"]["item"] == "place"
+    assert guess.schema["columns"]["user"] == "nickname"
+    del columns["nickname"]
+    with pytest.raises(NoLogError, match="no column looks like the user"):
+        guess_log(write(tmp_path / "f.jsonl", columns), given={"item": "place"})

@@ -90,6 +90,7 @@ LISTS = {
     "semicolons": (lists(GENRES, ";"), ";"),
     "semicolons_and_blanks": (lists(GENRES, "; ", in_order=True), "; "),
     "bars_between_blanks": (lists(GENRES, " | "), " | "),
+    "commas_of_chinese": (lists(GENRES, "、"), "、"),
     "segments": (lists(range(10_000, 10_050), ",", most=9), ","),
     "small_ids": (lists(range(30), ",", most=6), ","),
 }

@@ -10,6 +10,7 @@ import pytest
 from guess_logs import ROWS, clicks, guessed, table, write
 
 from lmctr.cli.main import main
+from lmctr.data import load_log
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
@@ -220,3 +221,44 @@ def test_times_of_items_are_called_so(tmp_path):
     assert {one.column: one.why for one in guess.guesses}[
         "published_at"
     ] == "times: no field, only prompts may read them"
+
+
+def test_events_without_a_time_are_left_out_and_told(tmp_path):
+    times = [None if row % 8 == 3 else str(np.datetime64(int(at), "s")) for row, at in enumerate(table()["ts"])]
+    guess, log = guessed(tmp_path / "e.jsonl", table(ts=times))
+    assert guess.schema["columns"]["time"] == {"column": "ts", "missing": "drop"}
+    assert any("50 rows (12.5%) have none, and are left out (missing: drop)" in one.why for one in guess.guesses)
+    assert log.num_events == ROWS - 50
+    assert "50 of 400 rows without a value of 'ts' were left out" in log.info.notes
+    with pytest.raises(ValueError, match=r"50 of 400 values are missing .*time: \{column: ts, missing: drop\}"):
+        load_log(tmp_path / "e.jsonl", columns={**guess.schema["columns"], "time": "ts"})
+
+
+def test_a_time_that_most_rows_lack_gives_way(tmp_path):
+    seconds = table()["ts"]
+    edited = [at if row % 3 == 0 else None for row, at in enumerate(seconds)]
+    guess = guess_log(write(tmp_path / "e.jsonl", table(ts=None, created_at=edited, posted=seconds)))
+    assert guess.schema["columns"]["time"] == "posted"
+
+
+def test_times_from_the_first_event_on_are_read_where_rows_stand_in_their_order(tmp_path):
+    """Hours since the start of a campaign, and numbers of rows: nobody tells the day, and the order is what histories need."""
+    hours = [6 * (row // 50) for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, time=hours))
+    assert guess.schema["columns"]["time"] == "time"
+    assert "0 to 42, in the order of the rows and of no known day" in next(
+        o.why for o in guess.guesses if o.role == "time"
+    )
+    assert log.time.max() == 42
+    guess = guess_log(write(tmp_path / "f.csv", table(ts=None, hour=hours)), given={"time": "hour"})
+    assert guess.schema["columns"]["time"] == "hour"
+    both = guess_log(write(tmp_path / "g.csv", table(time=hours)))
+    assert both.schema["columns"]["time"] == "ts"
+    for name, values in {
+        "time": [row % 24 for row in range(ROWS)],
+        "hour": hours,
+    }.items():  # a time of day; another name
+        with pytest.raises(NoLogError, match=r"time \(unix|no times that can be told"):
+            guess_log(write(tmp_path / "h.csv", table(ts=None, **{name: values})))
+    with pytest.raises(NoLogError, match=r"their numbers in a column called time\)"):
+        guess_log(write(tmp_path / "i.csv", table(ts=None)))

@@ -121,6 +121,14 @@ def test_which_column_a_file_is_found_by(tmp_path):
     source = table_source(tmp_path / "rows.csv", **guess.options())
     assert {"item_position", "town", "thing"} <= {field["name"] for field in source.fields}
     assert read(source, {"town": "text"})["town"] == [f"t{n % 9}" for n in rows["thing"]]
+    pd.concat([pd.DataFrame(things)] * 2).to_csv(
+        tmp_path / "items.csv", index=False
+    )  # each row twice says nothing else
+    again = guess_table(events, items=sample_file(tmp_path / "items.csv"))
+    assert again.schema == guess.schema
+    assert read(table_source(tmp_path / "rows.csv", **again.options()), {"town": "text"}) == read(
+        source, {"town": "text"}
+    )
     others = pd.DataFrame({"thing": [1, 1], "town": ["a", "b"]})
     others.to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(ValueError, match=r"twice.csv, column 'thing': 1 of 2 values repeat .*one cell, parted by \|"):

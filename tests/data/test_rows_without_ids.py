@@ -95,3 +95,19 @@ def test_init_and_training_say_how_many(tmp_path, capsys, monkeypatch):
     assert "80 of 400 rows without a value of 'item_id' were left out." in capsys.readouterr().out
     assert main(["recommend", "run", "--top", "1", "--output", "best.csv"]) == 0
     assert (tmp_path / "best.csv").read_text().startswith("user_id,rank,item_id,")
+
+
+def test_rows_of_a_catalogue_that_say_nothing_are_left_out_and_told(tmp_path):
+    """Those of no id, and those that stand there twice; two that say different things of one id are refused."""
+    guess, _ = guessed(tmp_path / "e.csv", table())
+    names = [f"{item},Title {item}" for item in range(30)]
+    wrong = {"i.csv": [*names, ",none", names[3], names[3]], "j.csv": [*names, "3,Other"]}
+    for name, lines in wrong.items():
+        (tmp_path / name).write_text("item_id,title\n" + "\n".join(lines) + "\n")
+    keys = {"columns": guess.schema["columns"], "catalogue": {"path": str(tmp_path / "i.csv")}}
+    log = load_log(tmp_path / "e.csv", **keys)
+    assert log.catalogue["item_id"].to_pylist() == list(range(30))
+    assert log.catalogue["title"].to_pylist()[3] == "Title 3"
+    assert "3 rows of i.csv without a value of 'item_id', or as another row, were left out." in log.info.notes
+    with pytest.raises(ValueError, match="1 of 31 values repeat an earlier row"):
+        load_log(tmp_path / "e.csv", **keys | {"catalogue": {"path": str(tmp_path / "j.csv")}})

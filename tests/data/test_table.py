@@ -415,7 +415,7 @@ def test_bad_parquet_and_json(tmp_path):
     with pytest.raises(ValueError, match=r"g\.parquet, column 'clicked': 4 of 4 values are no numbers"):
         load_log(schema_file(tmp_path, "g.parquet"))
     write(tmp_path, "h.parquet", ROWS | {"ts": [1.0, float("nan"), 2.0, 3.0]})
-    with pytest.raises(ValueError, match=r"h\.parquet, column 'ts': 1 of 4 values are not finite \(row 2: nan\)"):
+    with pytest.raises(ValueError, match=r"h\.parquet, column 'ts': 1 of 4 values are empty \(row 2: nan\)"):
         load_log(schema_file(tmp_path, "h.parquet"))
     (tmp_path / "e.npy").write_text("x")
     with pytest.raises(ValueError, match=r"the format cannot be told from the extension '\.npy'"):

@@ -397,7 +397,7 @@ class Guesser:
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:
         """What parts lists, a sign with its blanks; prose that holds the sign is none: its parts are long, and do not come again."""
-        for sign in ("|", ";", ","):
+        for sign in ("|", ";", ",", "、"):
             share = pc.mean(pc.match_substring(values, sign).cast(pa.int8())).as_py()
             if share <= (0.05 if plain in _LISTS else 0.2):
                 continue
@@ -445,6 +445,12 @@ def are_vectors(values: pa.Array) -> bool:
         return False
     numbers = pc.list_flatten(values)
     return bool(pc.any(pc.not_equal(pc.floor(numbers), numbers)).as_py())
+
+
+def share_in_order(values: pa.Array) -> float:
+    """Share of the rows whose numbers or times rise, or else fall, from the row before."""
+    signs = (pc.less_equal, pc.greater_equal)
+    return max(pc.mean(sign(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0 for sign in signs)
 
 
 def plain_ids(values: pa.Array) -> pa.Array:

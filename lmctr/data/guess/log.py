@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.schema import OWN_NAMES, TimeSpec
 from lmctr.data.logs.table import POSITIVE_WORDS
-from lmctr.data.logs.times import seconds_of
+from lmctr.data.logs.times import EARLIEST, seconds_of
 from lmctr.statistics import STATISTIC_SETS
 from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.words import words_of
 
-from .base import VECTORS, Guesser, are_vectors, plain_ids, told_after
+from .base import VECTORS, Guesser, are_vectors, plain_ids, share_in_order, told_after
 from .found import TEXT_BOUND, Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label
 
@@ -59,11 +59,16 @@ _SCENARIOS = 50
 _OF_OTHERS = {
     "age", "city", "clicks", "conversions", "country", "gender", "impressions", "interest", "region", "sex", "spent", "state", "views", "zip",
 }  # fmt: skip
+_OF_ITEMS = {"album", "albums", "artist", "artists", "brand", "category", "genre", "title"}
 _STAYS = 0.9  # share of rows with an item's value of the row before, from which on a column describes the item
 _CLOSER = 0.05  # how much larger that share is than the one of users where it goes with the item
 _IDS = {"item": "item_id", "user": "user_id"}  # in the tables that a log keeps of both
 _STATISTICS = {name for own in ("full", "repeats", "factors") for name in STATISTIC_SETS[own]}
 _DAY = 86_400
+_TIMES = "unix seconds, milliseconds, ISO times"
+_ROWS = " or, where rows stand in their order, their numbers in a column called time"
+_LONG = 40  # signs of a text on average, above which it is no name
+_FEW = 0.01  # share of rows that ids which no name tells may lack
 _VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
 
@@ -135,7 +140,9 @@ class _LogGuesser(Guesser):
         if self.found.items is not None and (lacking := self._lacking()):
             schema["missing_items"] = "empty"
             self._say("items missing_items", "empty", f"{lacking:.1%} of the events have an item without a row there")
-        self.columns |= {role: {"column": self.columns[role], "missing": "drop"} for role in self.dropped}
+        for role in self.dropped:
+            own = self.columns[role]
+            self.columns[role] = {**(own if isinstance(own, dict) else {"column": own}), "missing": "drop"}
         return self.found
 
     def _otherwise(self) -> str:
@@ -157,21 +164,24 @@ class _LogGuesser(Guesser):
         named = [name for name in self.events.named("time") if name in free]
         order = [*named, *(name for name in free if name not in named)]
         kinds = {name: self._time_of(name) for name in order}
-        if "time" in self.given and kinds[self.given["time"]] is None:
-            raise ValueError(
-                f"--time {self.given['time']}: {self._no_times(self.given['time'])}; others need `unit` or `format` in a schema"
-            )
+        stated = self.given.get("time")
+        for name in order if not any(kinds.values()) else {stated} & {*order}:
+            kinds[name] = kinds[name] or self._since_start(name)
+        if stated is not None and kinds[stated] is None:
+            raise ValueError(f"--time {stated}: {self._no_times(stated)}; others need `unit` or `format` in a schema")
         good = [name for name in order if kinds[name] is not None]
-        if good and "time" not in self.given:
+        if good and stated is None:
             good = [name for name in good if len(pc.unique(self.events.values(name))) > 1]
             if not good:
-                raise self._absent("time", "unix seconds, milliseconds, ISO times, more than one")
+                raise self._absent("time", f"{_TIMES}, more than one")
         if not good:
             if called := [name for name in free if name in self.events.called("time") or self._dates(name)]:
                 told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
                 raise NoLogError(told, "--time")
-            raise self._absent("time", "unix seconds, milliseconds, ISO times")
-        good.sort(key=self._describes_id)  # stable; when an item was released is no time of an event
+            raise self._absent("time", _TIMES, _ROWS)
+        # stable; when an item was released is no time of an event, and what most rows lack tells of few
+        half = self.events.table.num_rows / 2
+        good.sort(key=lambda name: (self._describes_id(name), self.events.table[name].null_count > half))
         best, days = self._with_hours(good, kinds)
         sure = best != good[0] or best in self.events.called("time") or len(good) == 1
         column = self._take("time", best, f"{kinds[best][0]}{days}", sure)
@@ -180,6 +190,17 @@ class _LogGuesser(Guesser):
                 f"{self.events.path}, column {column!r}: {self._no_times(column)}; others need `unit` or `format` in a schema"
             )
         return {"column": column, **kinds[column][1]} if kinds[column][1] else column
+
+    def _since_start(self, name: str) -> tuple[str, dict[str, str]] | None:
+        """Numbers of a column that is called time, or stated, in whose order the rows stand: what counts from the first event on tells who was before whom."""
+        values = self.events.values(name)
+        is_called = name in [*self.events.called("time"), self.given.get("time")]
+        if not is_called or not is_number(values.type) or share_in_order(values) < 1:
+            return None
+        low, high = pc.min_max(values).values()
+        if low.as_py() < 0 or high.as_py() >= EARLIEST:
+            return None
+        return f"{low} to {high}, in the order of the rows and of no known day: read as seconds of 1970", {}
 
     def _with_hours(self, names: list[str], kinds: Mapping[str, tuple[str, dict[str, str]] | None]) -> tuple[str, str]:
         """The first column of times; where it holds days alone, the one that tells the hours of these days, or what is said of days."""
@@ -207,9 +228,9 @@ class _LogGuesser(Guesser):
             for name in self._free(role)
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
+            and not (role == "item" and self._is_prose(name))
         ]
-        whole = [name for name in good if not self.events.table[name].null_count]
-        met = [name for name in whole if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
+        met = [name for name in good if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
         if role in self.given:
             return self._take(role, self.given[role], "")
         very = self.events.called(role)
@@ -237,17 +258,27 @@ class _LogGuesser(Guesser):
                 best = max(found, key=lambda name: (name in keys, found[name]))
                 sure = best in keys or found[best] > described.table.num_rows / 20
                 return self._take(role, best, f"{held[best]:.1%} of its ids stand in {described.path}", sure)
-        other = {*other, *self.events.named("label")}
-        repeated = [name for name in met if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
+        other = {*other, *(name for told in ("label", "feedback_values") for name in self.events.named(told))}
+        repeated = [name for name in met if self.events.table[name].null_count <= _FEW * rows]
+        repeated = [name for name in repeated if name not in other and _OF_OTHERS.isdisjoint(words_of(name)[-1:])]
         repeated = [name for name in repeated if not self._are_times(name)]  # the days of a log come again too
         repeated = [name for name in repeated if not self._is_told(name)]
         if role == "item":  # an invoice or a basket is of one user
             repeated = [name for name in repeated if not self._is_of_one_user(name)] or repeated
+        else:
+            repeated = [name for name in repeated if _OF_ITEMS.isdisjoint(words_of(name)[-1:])]
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
         best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _is_prose(self, name: str) -> bool:
+        """Whether texts are long and mostly others on each row: what was written of an item, perhaps, and no name of one."""
+        values = self.events.values(name)
+        if not is_text(values.type) or self.events.distinct[name] <= len(values) / 2:
+            return False
+        return pc.mean(pc.utf8_length(values)).as_py() > _LONG and _have_blanks(values)
 
     def _are_times(self, name: str) -> bool:
         """Whether texts, or numbers whose name says so, are times; of other numbers ids may look like some."""
@@ -271,22 +302,27 @@ class _LogGuesser(Guesser):
         return is_id and self._is_of_one_user(name)
 
     def _leave_out_rows(self) -> None:
-        """Rows without an item or a user, such as searches and starts of an app, are none of the log: what else is guessed is guessed of the others."""
+        """Rows without an item, a user or a time, such as searches and starts of an app, are none of the log: what else is guessed is guessed of the
+        others."""
         table = self.events.table
-        self.dropped = [role for role in ("item", "user") if table[self.columns[role]].null_count]
-        for role in self.dropped:
-            count = table[self.columns[role]].null_count
+        names = {role: name for role in ("item", "user", "time") if table[name := self._column_of(role)].null_count}
+        self.dropped = [*names]
+        for role, name in names.items():
+            count = table[name].null_count
             share = f"{'' if self.events.whole else 'about '}{count / table.num_rows:.1%}"
             says = f"{count:,} rows ({share}) have none, and are left out (missing: drop)"
-            self._say(f"no {role}", self.columns[role], f"{says}{self._told_by(self.columns[role])}")
-        if self.dropped:
-            rows = table.filter(reduce(pc.and_, (table[self.columns[role]].is_valid() for role in self.dropped)))
+            self._say(f"no {role}", name, f"{says}{self._told_by(name)}")
+        if names:
+            rows = table.filter(reduce(pc.and_, (table[name].is_valid() for name in names.values())))
             if not rows.num_rows:
-                names = " and ".join(repr(self.columns[role]) for role in ("user", "item"))
-                raise ValueError(
-                    f"{self.events.path}: no row has a value of {names}; state other columns: --user, --item"
-                )
+                told = " and ".join(f"{name!r} (--{role})" for role, name in names.items())
+                raise ValueError(f"{self.events.path}: no row has a value of {told}; state other columns")
             self.events = self.found.events = replace(self.events, table=rows)
+
+    def _column_of(self, role: str) -> str:
+        """The column of a role, whatever else the schema says of it."""
+        own = self.columns[role]
+        return own if isinstance(own, str) else own["column"]
 
     def _told_by(self, key: str) -> str:
         """Which value of another column the rows without an id have, where that tells them: `search`."""
@@ -444,7 +480,7 @@ class _LogGuesser(Guesser):
 
     def _rest(self) -> tuple[list[str], list[str], list[str]]:
         """The columns that are left, as those of the item, of the user and of the event itself; some are none of these."""
-        time = self.columns["time"]
+        time = self._column_of("time")
         yes = None if self.negatives is not None else self._clicks(self.columns["label"])
         codes = {role: self.events.codes(self.columns[role]) for role in ("item", "user")}
         of_items, of_users, context = [], [], []
@@ -454,7 +490,7 @@ class _LogGuesser(Guesser):
             if distinct is not None and distinct < 2:
                 self._say("left out", name, "one value only")
             elif pa.types.is_temporal(values.type):
-                self._say("left out", name, f"another time than {time if isinstance(time, str) else time['column']}")
+                self._say("left out", name, f"another time than {time}")
             elif per_item and self.found.items is None:
                 of_items.append(name)
             elif per_user and self.found.users is None:
@@ -464,7 +500,7 @@ class _LogGuesser(Guesser):
             elif self._names_visits(name):
                 self._say("left out", name, "names visits, each of one user: those to come have other names")
             elif self._are_times(name):  # days, as texts or 20240301
-                self._say("left out", name, f"another time than {time if isinstance(time, str) else time['column']}")
+                self._say("left out", name, f"another time than {time}")
             elif yes is None and (stays := self._stays(name, "item")) > self._stays(name, "user") + _CLOSER:
                 if stays >= _STAYS and self.found.items is None:
                     of_items.append(name)  # of which the first row's value is read
@@ -478,7 +514,11 @@ class _LogGuesser(Guesser):
 
     def _is_told(self, name: str) -> bool:
         """Whether texts are amounts or lists, which name nothing, however many there are."""
-        return self.events.holds_literals(name) or bool(self._numbers_of(self.events.values(name), name)[1])
+        values = self.events.values(name)
+        if not is_text(values.type):
+            return False
+        is_list = self.events.holds_literals(name) or self._separator(values, name.lower()) is not None
+        return is_list or bool(self._numbers_of(values, name)[1])
 
     def _names_rows(self, name: str, values: pa.Array) -> str:
         """What is said of a column whose values name the rows that have one; of ids those too that hardly come again, and would be read as numbers."""

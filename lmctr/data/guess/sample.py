@@ -42,7 +42,7 @@ _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
 # Names as they are without case and signs: the first ones are surer.
 ROLES = {
     "user": "userid user uid customerid customer customerno customernumber clientnum visitorid visitor memberid member clientid client accountid account "
-    "viewer reader reviewerid reviewer buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session "
+    "viewer reader reviewerid reviewer critic username nickname buyer shopper person studentid learnerid pupilid subjectid anonstudentid deviceid sessionid session "
     "kunde kundenid kundennr kundennummer nutzer nutzerid benutzer benutzerid utilisateur usuario cliente idcliente 用户 用户id 会员id ユーザー ユーザーid 顧客id",
     "item": "itemid item aid productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin "
@@ -234,15 +234,14 @@ def _first_rows(
     mixed: tuple[str, ...] = ()
     blocks = stream_file(path, delimiter=delimiter, names=names, block_size=_BYTES)
     try:
-        first = next(blocks).table
+        table = next(blocks).whole
     except ValueError:
         kinds = _kinds_of_mixed(path) if kind == "jsonl" else {}
         mixed = tuple(name for name, own in kinds.items() if own == "text")
         if not mixed:
             raise
         blocks = stream_file(path, kinds, block_size=_BYTES)
-        first = next(blocks).table
-    table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
+        table = next(blocks).whole
     table = _with_more(table, blocks) if kind == "parquet" else table
     whole = next(blocks, None) is None
     return _of_all_files(path) if kind == "parquet" and path.is_dir() and not whole else table, whole, mixed
@@ -341,8 +340,8 @@ def _of_all_files(path: Path) -> pa.Table:
     chosen = [files[int(place)] for place in np.linspace(0, len(files) - 1, min(len(files), _FILES))]
     parts = []
     for file, (held, _) in chosen:
-        rows = next(stream_file(file, block_size=_BYTES // len(chosen))).table
-        parts.append(with_held(pa.Table.from_batches([rows]), held, None))
+        rows = next(stream_file(file, block_size=_BYTES // len(chosen))).whole
+        parts.append(with_held(rows, held, None))
     names = parts[0].column_names
     return pa.concat_tables((part.select(names) for part in parts), promote_options="permissive")
 
@@ -392,8 +391,7 @@ def _texts(path: Path, columns: Sequence[str], **reading: Any) -> pa.Table:
     """The sample's rows of some columns of a text file as they are written."""
     if not columns:
         return pa.table({})
-    rows = next(stream_file(path, dict.fromkeys(columns, "text"), block_size=_BYTES, **reading)).table
-    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    return next(stream_file(path, dict.fromkeys(columns, "text"), block_size=_BYTES, **reading)).whole
 
 
 def _unanswered(found: Sequence[str]) -> set[str]:

@@ -21,11 +21,11 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.times import unit_of
 from lmctr.data.tables.joined import keys_of
 from lmctr.data.texts import words_of_texts
-from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.arrow import first_of_each, is_number, is_text
 from lmctr.utils.suggest import retold
 from lmctr.utils.words import words_of
 
-from .base import BEFORE, VECTORS, Guesser, are_vectors, told_after
+from .base import BEFORE, VECTORS, Guesser, are_vectors, share_in_order, told_after
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import DONE, FileSample, is_called_label, sample_file
@@ -43,8 +43,8 @@ _AFTERWARDS = {"changed", "closed", "completed", "delivered", "finished", "last"
 _LATER = 0.01  # share of rows above which a column's times lie after those of the rows
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
 _GRADED = 0.9  # likewise of grades, which may be given with the label
-_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
+_OFTEN = 0.1  # share of the rows that columns told with one another are empty in
 
 
 def guess_files(
@@ -216,6 +216,7 @@ class _TableGuesser(Guesser):
 
     def _join(self, what: str, sample: FileSample) -> dict[str, Any]:
         """The keys of a file of items or users in the schema; its columns stand in the sample of the events from here on."""
+        sample = replace(sample, table=sample.table.take(first_of_each(sample.table)))
         role, names = what.removesuffix("s"), sample.table.column_names
         others = {*self.file_of, *(own["by"] for own in self.joined)}
         key, column, share = self._key(role, sample, [name for name in self.left if name not in others])
@@ -360,9 +361,7 @@ class _TableGuesser(Guesser):
             if days is None:
                 return False
             values = pa.array(days[~np.isnan(days)])
-        rises = pc.mean(pc.less_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
-        falls = pc.mean(pc.greater_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
-        return max(rises, falls) > _ORDERED
+        return share_in_order(values) > _ORDERED
 
     def _fields(self, name: str) -> list[dict[str, Any]]:
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""

@@ -48,6 +48,12 @@ class TimeSpec(TimeKeys):
     timezone: str | None = None
 
 
+class EventTimeSpec(TimeSpec):
+    """The time of events; `missing` is "error" or "drop" (an event without one is left out)."""
+
+    missing: Literal["error", "drop"] = "error"
+
+
 class LabelSpec(Values):
     """A label column of 0 and 1, or a rule on a column; beside `equals`, `otherwise` holds the value or values that are no clicks, and any other
     is an error: it may be a click of a file that is written otherwise. `missing` is "error", "history" (of a log: the event is no sample) or "drop" (of a
@@ -223,7 +229,7 @@ class ColumnKeys(Values):
 
     user: Key
     item: Key
-    time: Annotated[TimeSpec, short_for("column")]
+    time: Annotated[EventTimeSpec, short_for("column")]
     label: Label | None = None
     feedback: Codes | None = None
     scenario: Codes | None = None

@@ -8,7 +8,7 @@ events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|json
                                    # names: [customer, product, ts, clicked] of a file without a line of names
 columns:
   user: customer                   # ids are integers or strings
-  item: product                    # or {column: product, missing: drop}: rows without one (searches, starts of an app) are left out; users likewise
+  item: product                    # or {column: product, missing: drop}: rows without one (searches, starts of an app) are left out; users and times likewise
   time: {column: ts, unit: ms}     # unix time in s (default), ms, us or ns; or format: "%d.%m.%Y %H:%M", timezone: Europe/Oslo
   label: clicked                   # 0 or 1; or a rule:
   # label: {column: rating, greater_than: 3}       # at_least, less_than, at_most, equals, in
@@ -53,7 +53,16 @@ from lmctr.data.amounts import accepted_numbers, numbers_in
 from lmctr.data.in_memory import arrow_table
 from lmctr.data.reading import ID, checked_file, read_table
 from lmctr.data.schemas import info_values
-from lmctr.utils.arrow import decoded, is_list, is_number, is_text, plain_number, with_columns, without_empty
+from lmctr.utils.arrow import (
+    decoded,
+    first_of_each,
+    is_list,
+    is_number,
+    is_text,
+    plain_number,
+    with_columns,
+    without_empty,
+)
 from lmctr.utils.files import beside, expanded
 from lmctr.utils.measure import release_memory
 from lmctr.utils.suggest import LISTED, first_quoted
@@ -65,6 +74,7 @@ from .schema import (
     AttributeSpec,
     AttributesSpec,
     CodeSpec,
+    EventTimeSpec,
     FileSpec,
     KeySpec,
     LabelSpec,
@@ -182,16 +192,19 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
     if spec.columns.time.timezone is not None and checked_file(file, events.format)[1] == "jsonl":
         types[spec.columns.time.column] = pa.string()
     read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
-    tables = _attribute_files(spec, folder, progress)
-    log = _build(read.pop(), spec, str(file), tables)  # which lets go of columns that it has used
+    notes: list[str] = []
+    tables = _attribute_files(spec, folder, notes, progress)
+    log = _build(read.pop(), spec, str(file), tables, notes)  # which lets go of columns that it has used
     release_memory()
     return log
 
 
-def _attribute_files(spec: Schema, folder: Path, progress: bool, without: Collection[str] = ()) -> dict[str, pa.Table]:
-    """The catalogue and users, by these names, that a schema has files of, but those of some names."""
+def _attribute_files(
+    spec: Schema, folder: Path, notes: list[str], progress: bool = False, without: Collection[str] = ()
+) -> dict[str, pa.Table]:
+    """The catalogue and users, by these names, that a schema has files of, but those of some names; `notes` gets what was left out of them."""
     return {
-        name: _read_attributes(part, key, ids, beside(folder, part.path), progress)
+        name: _read_attributes(part, key, ids, beside(folder, part.path), notes, progress)
         for name, part, key, ids in spec.tables()
         if part.path is not None and name not in without
     }
@@ -224,10 +237,14 @@ def log_from_table(
         raise ValueError("data: the table has no rows.")
     given = {name: own for name, own in (("catalogue", catalogue), ("users", users)) if own is not None}
     tables = {name: arrow_table(own, name) for name, own in given.items()}
-    return _build(table, spec, "data", _attribute_files(spec, Path(), False, {*given}) | tables)
+    notes: list[str] = []
+    tables = _attribute_files(spec, Path(), notes, without=given) | tables
+    return _build(table, spec, "data", tables, notes)
 
 
-def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
+def _build(
+    table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None], of_tables: Sequence[str]
+) -> InteractionLog:
     keys = spec.columns
     check_codes(table.schema, keys.label, source)
     table = with_columns(table, (keys.user.column, keys.item.column), plain_number)
@@ -255,7 +272,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": (keys.label or spec.negatives).describe()} | info_values(spec.info)
-    info["notes"] = " ".join(filter(None, (info.get("notes"), *notes))) or None
+    info["notes"] = " ".join(filter(None, (info.get("notes"), *of_tables, *notes))) or None
     context = _described(table, keys.context, source) if keys.context else None
     given = {
         "feedback": feedback,
@@ -295,11 +312,11 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
 
 
 def _with_keys(table: pa.Table, spec: Schema, source: str) -> tuple[pa.Table, tuple[str, ...]]:
-    """The rows with a user and an item, where the schema says that others are left out; and notes that say how many were. Raises `ValueError` for such
-    rows where it does not, and where no row has one."""
+    """The rows with a user, an item and a time, where the schema says that others are left out; and notes that say how many were. Raises `ValueError` for
+    such rows where it does not, and where no row has one."""
     notes: tuple[str, ...] = ()
-    for role in ("user", "item"):
-        key: KeySpec = getattr(spec.columns, role)
+    for role in ("user", "item", "time"):
+        key: KeySpec | EventTimeSpec = getattr(spec.columns, role)
         array = columns.as_arrow(table[key.column], key.column, source)
         lacking = columns.without_id(array)
         if not lacking.any():
@@ -310,20 +327,24 @@ def _with_keys(table: pa.Table, spec: Schema, source: str) -> tuple[pa.Table, tu
             problem = "are missing" if array.null_count else "are empty"
             columns.refuse(lacking, array, key.column, source, problem, f"Every event needs a value here. {hint}")
         notes += (f"{int(lacking.sum()):,} of {len(lacking):,} rows without a value of {key.column!r} were left out.",)
-        table = table.filter(pa.array(~lacking))
-        place, ids = table.column_names.index(key.column), columns.as_arrow(table[key.column], key.column, source)
-        table = table.set_column(place, key.column, columns.without_empty_id(ids))
+        table = _rows_with(table, key.column, lacking, source)
     return table, notes
+
+
+def _rows_with(table: pa.Table, column: str, lacking: np.ndarray, source: str) -> pa.Table:
+    """The rows with an id; no row has the empty text any more."""
+    table = table.filter(pa.array(~lacking))
+    ids = columns.without_empty_id(columns.as_arrow(table[column], column, source))
+    return table.set_column(table.column_names.index(column), column, ids)
 
 
 def _without_repeats(table: pa.Table, spec: Schema) -> tuple[pa.Table, tuple[str, ...]]:
     """Clicks of one user, item and time once, as several of one product in a basket are; and a note that says how many were left out."""
     keys = {role: getattr(spec.columns, role).column for role in ("user", "item", "time")}
-    rows = pa.table({key: table[name] for key, name in keys.items()} | {"row": np.arange(table.num_rows)})
-    first = np.sort(rows.group_by(list(keys)).aggregate([("row", "min")])["row_min"].to_numpy())
+    first = first_of_each(pa.table({key: table[name] for key, name in keys.items()}))
     if len(first) == table.num_rows:
         return table, ()
-    return table.take(pa.array(first)), (
+    return table.take(first), (
         f"{table.num_rows - len(first):,} rows that repeat another one's user, item and time were left out.",
     )
 
@@ -505,14 +526,25 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
 _TYPES = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
 
 
-def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path, progress: bool) -> pa.Table:
-    """The catalogue (`key` = "item_id") or user table ("user_id") from a file of its own."""
+def _read_attributes(
+    spec: AttributesSpec, key: str, id_column: str, file: Path, notes: list[str], progress: bool
+) -> pa.Table:
+    """The catalogue (`key` = "item_id") or user table ("user_id") from a file of its own. Rows that say nothing, of no id or written twice, are left out."""
     wanted, types = None, {id_column: ID}
     if spec.columns is not None:
         wanted = [id_column, *(part.column for part in spec.columns.values())]
         kinds = {part.column: _kind_of(part) for part in spec.columns.values()}
         types |= {name: _TYPES[kind] for name, kind in kinds.items() if kind is not None}
     table = read_table(file, wanted, types, progress=progress, **spec.reading())
+    count, lacking = table.num_rows, columns.without_id(columns.as_arrow(table[id_column], id_column, str(file)))
+    if 0 < lacking.sum() < count:
+        table = _rows_with(table, id_column, lacking, str(file))
+    if len(pc.unique(decoded(table[id_column]))) < table.num_rows:
+        table = table.take(first_of_each(table))
+    if less := count - table.num_rows:
+        notes.append(
+            f"{less:,} rows of {file.name} without a value of {id_column!r}, or as another row, were left out."
+        )
     check_keys(table, id_column, str(file))
     parts = spec.columns
     if parts is None:

@@ -32,12 +32,12 @@ FORMATS = _OF_SERVERS + tuple(
 _ISO = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?"
 _EARLIEST = 946_684_800  # the year 2000
 _YEAR_1900 = -2_208_988_800
-_EARLIEST_NAMED = 631_152_000  # 1990, where some public logs begin
+EARLIEST = 631_152_000  # 1990, where some public logs begin; numbers below tell no day
 
 
 def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
     """The unit in which these unix times lie between the year 2000 (1990 of a column whose name says times) and tomorrow; None: in none."""
-    since = _EARLIEST_NAMED if is_named else _EARLIEST
+    since = EARLIEST if is_named else _EARLIEST
     for power, unit in enumerate(UNITS):
         if low >= since * 1000**power and high <= (clock.time() + 86_400) * 1000**power:
             return unit

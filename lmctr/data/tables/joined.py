@@ -16,7 +16,7 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.logs.columns import refuse_repeated
 from lmctr.data.logs.schema import FileSpec
 from lmctr.data.schemas import ColumnName, SchemaWording
-from lmctr.utils.arrow import decoded, without_empty
+from lmctr.utils.arrow import decoded, first_of_each, without_empty
 from lmctr.utils.files import expanded
 from lmctr.utils.values import Values, read_values
 
@@ -90,9 +90,9 @@ class Joined:
             if any(known[0] != version for known in self._kept):  # of another content
                 self._kept.clear()
             kinds = {self.id: "text"} | {self.columns[name]: kind for name, kind in wanted.items()}
-            blocks = [rows.table for rows in stream_file(self.path, kinds, **self.reading)]
-            blocks = [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in blocks]
-            table = pa.concat_tables(blocks).combine_chunks()
+            blocks = stream_file(self.path, kinds, **self.reading)
+            table = pa.concat_tables(rows.whole for rows in blocks).combine_chunks()
+            table = table.take(first_of_each(table))
             self._kept[key] = (*keys_of(table[self.id], self.id, str(self.path)), table)
         return self._kept[key]
 

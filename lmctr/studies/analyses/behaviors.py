@@ -1,7 +1,5 @@
 """`lmctr analyze behaviors RUN...`: which behaviour types the candidates of sequence models attend to (Climber, Fig. 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

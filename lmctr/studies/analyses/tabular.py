@@ -1,7 +1,5 @@
 """`lmctr analyze rank|fields|bound RUN`: look into tabular models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

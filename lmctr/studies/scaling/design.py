@@ -1,7 +1,5 @@
 """`lmctr scaling design`: the best size of a retrieval MLP under a return on its machine cost."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter
