@@ -3,6 +3,8 @@
 Shapes: B batch, N tokens, A heads, L layers, S samples.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

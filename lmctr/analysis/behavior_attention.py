@@ -1,5 +1,7 @@
 """Which behaviour types a sequence model's candidates attend to (Climber, arXiv 2502.09888, Fig. 7)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

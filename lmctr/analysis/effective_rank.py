@@ -3,6 +3,8 @@
 Per sample, a stage is a matrix of T tokens (or fields) of size D. Shapes: B samples, T tokens, D token size.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass

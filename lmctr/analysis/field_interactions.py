@@ -3,6 +3,8 @@
 Shapes: L layers, H heads, F fields. w[i, j] scales what a token of field i (query) reads from one of field j (key).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,6 +4,8 @@ The bound is an order: its constants are unknown. The numbers compare models of 
 are no estimates of a gap.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack

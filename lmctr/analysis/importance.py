@@ -1,5 +1,7 @@
 """What a model's answers hang on: permutation importance (Breiman, Random Forests, Machine Learning 45, 2001)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass

@@ -1,5 +1,7 @@
 """Pictures of reports: training curves, calibration, AUC by slice, what a model's answers hang on."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Pictures of sequence models: compression plans and attention by behaviour type."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Pictures of tabular models: effective rank by stage, its distributions, weights of field pairs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

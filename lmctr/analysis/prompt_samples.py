@@ -1,5 +1,7 @@
 """Samples of a log as a prompt writes them, and their token counts, for `lmctr data inspect`."""
 
+from __future__ import annotations
+
 import math
 import textwrap
 from typing import Any

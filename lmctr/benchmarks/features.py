@@ -1,5 +1,7 @@
 """`lmctr benchmark features`: how fast a CSV file becomes arrays, what memory that takes, and how fast batches are read."""
 
+from __future__ import annotations
+
 import statistics
 import tempfile
 import time

@@ -1,5 +1,7 @@
 """What all benchmarks do: ways measured in turn, their medians and ratios, the machine, a process of its own, one report."""
 
+from __future__ import annotations
+
 import json
 import logging
 import statistics

@@ -1,5 +1,7 @@
 """What the benchmarks on logs run on: the log, a tokenizer of its catalogue, a backbone with random weights."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What each benchmark measures: one dataclass, filled in Python or by the flags of `lmctr benchmark`."""
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 

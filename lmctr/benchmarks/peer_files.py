@@ -1,5 +1,7 @@
 """`lmctr benchmark peers --from-csv N`: whole processes, from CSV files to the AUC on the test part."""
 
+from __future__ import annotations
+
 import json
 import math
 import statistics

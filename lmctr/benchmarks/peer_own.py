@@ -1,5 +1,7 @@
 """lmctr's own side in `lmctr benchmark peers`: a recipe trained by `lmctr.runs.train`, its steps made in turns."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any, ClassVar

@@ -4,6 +4,8 @@ It imports nothing of lmctr, and the other library only where its loop is made. 
 lie beside it. It talks to the process that started it by lines of JSON, see [`Turns`].
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib.util
 import itertools

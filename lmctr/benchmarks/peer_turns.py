@@ -1,5 +1,7 @@
 """Training loops of several processes in turn, for `lmctr benchmark peers`."""
 
+from __future__ import annotations
+
 import json
 import os
 import statistics

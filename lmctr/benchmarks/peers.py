@@ -1,5 +1,7 @@
 """`lmctr benchmark peers`: whole training loops of lmctr and of other libraries, a few steps of each in turn."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """`lmctr benchmark retrieval`: the ads of a request scored naively and with the first layer split, and the losses on impressions."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`lmctr benchmark scoring`: one user's candidates row by row, in batches of rows, and with the history encoded once."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -9,6 +9,8 @@ Each arm adds one thing to the arm before it:
 - `blocks`: all blocks as one batched module.
 """
 
+from __future__ import annotations
+
 import gc
 import math
 import statistics

@@ -4,6 +4,8 @@ Requests arrive when they arrive (Poisson), whether or not the ones before were 
 a server that stalls cannot hide it by keeping its clients from asking (no coordinated omission).
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

@@ -1,5 +1,7 @@
 """`lmctr benchmark tabular`: training speed of the tabular families, with the step taken apart, and the time of requests."""
 
+from __future__ import annotations
+
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

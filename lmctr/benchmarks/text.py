@@ -1,5 +1,7 @@
 """`lmctr benchmark text`: how fast batches are made from cached token ids, next to tokenising the texts."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """`lmctr benchmark train`: training speed and memory of CTR-Sink, what the sink bias costs, and what padding costs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass

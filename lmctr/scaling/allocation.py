@@ -5,6 +5,8 @@ candidates. Scenario by scenario all non-dominated (cost, revenue) sums within t
 is dearer and earns no more can be part of no best solution that the cheaper one is not part of.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Percentiles of a bootstrap, widened for few points."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.special import ndtri, stdtrit
 

@@ -14,6 +14,8 @@ local step is Levenberg-Marquardt on the residuals (trust region where there are
 P: points, t: breaks, Q: raw parameters, 3 + 3 t.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.optimize import OptimizeResult, basinhopping, least_squares
 

@@ -5,6 +5,8 @@ a time window). `plan_compression` puts beside them what the rows of this log ta
 sampler builds them.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

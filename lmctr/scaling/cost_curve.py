@@ -6,6 +6,8 @@ FLOPs and log cost between the two nearest measured FLOPs. MCET is no function o
 extrapolated unless asked for.
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping
 
 import numpy as np

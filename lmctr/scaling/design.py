@@ -4,6 +4,8 @@ Section 5.1 and Appendix B.1 of arXiv 2411.13322, Eq. 7 and 8. A size is a list
 SP = [a_0, a_1, ..., a_n]: the input's width, then each layer's; FLOPs are 2 x multiply-accumulates of its linear layers.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Floating-point operations: counted from the modules that run, and by formula. FLOPs = 2 x multiply-accumulates."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple

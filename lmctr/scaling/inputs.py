@@ -4,6 +4,8 @@ Algorithm 1 of arXiv 2411.13322 measures models on randomly initialised tensors 
 length. A kind of input is a row of `_KINDS`: the shared configuration class of its families, the axes of what they take, and functions.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

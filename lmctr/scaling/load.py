@@ -5,6 +5,8 @@ operator. Python between the operators runs one thread at a time, so models whos
 a machine that serves such a model from several processes does more than is measured here. Each call uses as many threads as PyTorch is set to.
 """
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

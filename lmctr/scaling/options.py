@@ -1,5 +1,7 @@
 """Options that the library, the command line and ladder files share; nothing heavy is imported here."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from lmctr.utils.options import option

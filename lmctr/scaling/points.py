@@ -1,5 +1,7 @@
 """Points that a caller gives, as arrays that are checked."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

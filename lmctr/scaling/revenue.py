@@ -4,6 +4,8 @@ Section 4.1 of arXiv 2411.13322: online revenue is close to linear in R/R*, less
 Recall and OPA. The pairs (offline metric, online revenue of the same model) are the user's.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """The routes: JSON in, JSON out, errors that say what was wrong with the request and nothing about the inside."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging

@@ -1,5 +1,7 @@
 """What `/metrics` says, in the format of Prometheus."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest

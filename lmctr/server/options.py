@@ -1,5 +1,7 @@
 """What `lmctr serve` takes."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from lmctr.utils.measure import PRECISIONS

@@ -1,5 +1,7 @@
 """`/v1/rerank`: the shape that clients of rerank servers send, turned into a request of the engine, and its scores into theirs."""
 
+from __future__ import annotations
+
 import json
 import math
 import time

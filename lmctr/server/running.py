@@ -1,5 +1,7 @@
 """`lmctr serve`: load, probe, listen; drain on SIGTERM, take over a new version of the model on SIGHUP."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import json

@@ -1,5 +1,7 @@
 """Stored scores of several runs side by side, as text, Markdown or JSON: what `lmctr evaluate RUN RUN --compare RUN RUN` prints."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Options of the verbs `report` and `search`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """One HTML page about finished runs, from what their folders hold: `lmctr report RUN ...`. No model and no data are loaded."""
 
+from __future__ import annotations
+
 import base64
 import csv
 import tempfile

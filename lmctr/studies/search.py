@@ -8,6 +8,8 @@ OUTPUT/start-S, best-S  runs of the comparison, by seed
 OUTPUT/comparison.md    its table, and .json
 """
 
+from __future__ import annotations
+
 import json
 import shutil
 import time

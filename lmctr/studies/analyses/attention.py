@@ -1,5 +1,7 @@
 """`lmctr analyze attention RUN...`: where the attention of CTR-Sink models goes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`lmctr analyze behaviors RUN...`: which behaviour types the candidates of sequence models attend to (Climber, Fig. 7)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """What the analyses of runs share: opening runs, measuring one after the other, and writing what was found."""
 
+from __future__ import annotations
+
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence

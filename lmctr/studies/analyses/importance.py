@@ -1,5 +1,7 @@
 """`lmctr analyze importance RUN...`: what the answers of a model of tables, sequences or texts hang on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

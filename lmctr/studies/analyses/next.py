@@ -1,5 +1,7 @@
 """`lmctr analyze next RUN...`: how much of what users took next the lists of a run hold."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

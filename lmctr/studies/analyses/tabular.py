@@ -1,5 +1,7 @@
 """`lmctr analyze rank|fields|bound RUN`: look into tabular models."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

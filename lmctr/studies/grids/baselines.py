@@ -1,5 +1,7 @@
 """Baselines of a grid: computed once per data configuration, because prompt, order and feedback do not touch them."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import tempfile

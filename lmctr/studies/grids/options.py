@@ -1,5 +1,7 @@
 """Options of `lmctr grid`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 Nothing is filled in: a run that is not there counts as missing and is listed, with its reason, under the tables.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable

@@ -4,6 +4,8 @@ The processes are forked from a server that has imported the library once (`mult
 the platform cannot fork. Every run sees the library as it was when the grid was started.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import multiprocessing

@@ -4,6 +4,8 @@
 `seed-<s>.failed` the error of its last try.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from pathlib import Path
 from typing import Any

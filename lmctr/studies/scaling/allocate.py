@@ -10,6 +10,8 @@ scenario, and may scale them:
       - {name: pre_ranking, candidates: [{design: small, gain: 10, cost: 4}, {design: large, gain: 14, cost: 9}]}
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`lmctr scaling cost RUN...`: the highest QPS of saved models under a latency limit on this machine, and machines (MCET)."""
 
+from __future__ import annotations
+
 import math
 import os
 import sys

@@ -1,5 +1,7 @@
 """`lmctr scaling design`: the best size of a retrieval MLP under a return on its machine cost."""
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections import Counter

@@ -1,5 +1,7 @@
 """`lmctr scaling fit POINTS.csv`: a scaling law through points from anywhere, with bands and its error on held-out sizes."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """`lmctr scaling fit POINTS.csv --x COLUMN --x2 COLUMN`: a law of two sizes, such as length and layers, and their best pair at equal cost."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`lmctr scaling flops RUN_OR_RECIPE...`: FLOPs per sample and request, dense and embedding parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

@@ -4,6 +4,8 @@ The output folder: runs/SIZE/seed-S (run folders), points.csv (a row per run), s
 ladder.json, report.md, law.png, cost.png, pareto.png; scenarios/NAME/ holds the same of each scenario with data of its own.
 """
 
+from __future__ import annotations
+
 import math
 import statistics
 import sys

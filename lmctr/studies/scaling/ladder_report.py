@@ -5,6 +5,8 @@ Decided: the gain of a size is G of the law's value, not of the size's own noisy
 of the bootstrap; machine costs and G are taken as given there.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math

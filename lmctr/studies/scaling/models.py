@@ -1,5 +1,7 @@
 """Models by name for `lmctr scaling`: a folder with a saved model, or a recipe, whose model has its initial weights."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

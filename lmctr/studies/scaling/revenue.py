@@ -1,5 +1,7 @@
 """`lmctr scaling revenue PAIRS.csv`: from offline metrics to revenue, and which metric it works for."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """`lmctr scaling sumi DATA`: how many samples of a user to gather into one row (Climber, Eq. 5-8), by formula and as measured."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

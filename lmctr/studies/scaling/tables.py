@@ -1,5 +1,7 @@
 """What the actions of `lmctr scaling` share: numbers as text, folders of results."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
