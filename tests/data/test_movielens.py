@@ -198,9 +198,12 @@ def test_absent_files_say_where_to_get_them(tmp_path, monkeypatch):
         ("userId,movieId,rating,timestamp\n", r"ratings\.csv: the file has a header and no rows"),
         ("userId,movieId,rating\n1,1,4.0\n", r"ratings\.csv: no column 'timestamp'"),
         ("userId,userId,movieId,rating,timestamp\n1,1,1,4.0,5\n", r"duplicate columns \['userId'\]"),
-        (csv_ratings([(1, 1, 4.0, 5), (1, 2, 4.0, "soon")]), r"ratings\.csv, column 'timestamp': .*row 2: 'soon'"),
+        (
+            csv_ratings([(1, 1, 4.0, 5), (1, 2, 4.0, "soon")]),
+            r"ratings\.csv, column 'timestamp': row 2 is no whole number, .*'soon'",
+        ),
         (csv_ratings([(1, 1, 4.0, 5), (1, 2, 4.0, "")]), r"column 'timestamp': 1 of 2 values are missing \(row 2"),
-        (csv_ratings([(1, 1, "good", 5)]), r"column 'rating': .*row 1: 'good'"),
+        (csv_ratings([(1, 1, "good", 5)]), r"column 'rating': row 1 is no number, .*'good'"),
         (
             csv_ratings([(1, 1, 4.0, 5), (1, 2, 40, 6)]),
             r"column 'rating': 1 of 2 values are no ratings \(row 2: 40\.0\)",
@@ -225,7 +228,7 @@ def test_bad_files(tmp_path, ratings, message):
 def test_bad_dat_files(tmp_path):
     dat_folder(tmp_path, "latin-1")
     (tmp_path / "ratings.dat").write_text("1::1::5::7\n1::2::x::8\n")
-    with pytest.raises(ValueError, match=r"ratings\.dat, column 'Rating': .*row 2: 'x'"):
+    with pytest.raises(ValueError, match=r"ratings\.dat, column 'Rating': row 2 is no number, .*'x'"):
         load_log("movielens", path=tmp_path, min_user_events=1)
     (tmp_path / "ratings.dat").write_text("1::1::5::7\n1::2::5\n")
     with pytest.raises(ValueError, match=r"ratings\.dat.*row 2: Expected 4 columns, got 3"):
