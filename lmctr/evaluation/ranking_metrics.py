@@ -286,6 +286,10 @@ class RankingMetrics:
             if value is not None:
                 _counts(value, 1, name)
         self.settings = {"m": m, "k": k, "ndcg_k": ndcg_k, "ideal": ideal, "gain": gain, "ties": ties}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every batch."""
         self.num_impressions = self.num_empty = 0
         self._has_revenue: bool | None = None  # before the first batch
         # of the impressions that have a value: the weighted sum of these, the weights, how many
@@ -328,6 +332,20 @@ class RankingMetrics:
         for name, value in values.items():
             defined = ~np.isnan(value)
             self._totals[name] += (weight[defined] * value[defined]).sum(), weight[defined].sum(), defined.sum()
+
+    def merge(self, other: RankingMetrics) -> RankingMetrics:
+        """Add what another stream (of another process) saw; returns self. ValueError: other settings."""
+        if self.settings != other.settings:
+            raise ValueError(f"streams of different settings: {self.settings} and {other.settings}")
+        if None not in (self._has_revenue, other._has_revenue) and self._has_revenue != other._has_revenue:
+            raise ValueError("one stream has ecpm, the other has none")
+        if other._has_revenue is not None:
+            self._has_revenue = other._has_revenue
+        self.num_impressions += other.num_impressions
+        self.num_empty += other.num_empty
+        for name in self._NAMES:
+            self._totals[name] += other._totals[name]
+        return self
 
     def compute(self) -> dict[str, float | int | None]:
         """The means, and how many impressions each of them leaves out.

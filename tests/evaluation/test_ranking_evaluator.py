@@ -102,10 +102,11 @@ def test_a_weight_is_the_impression_so_many_times(monkeypatch):
         for name in SETTINGS.titles():
             assert found[name] == pytest.approx(expected[name], abs=1e-12)
     assert found != evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS)
-    stream = ranking_metrics.RankingMetrics(m=1, k=2, ndcg_k=3)
-    for own in (slice(0, 2), slice(2, 4)):
+    streams = [ranking_metrics.RankingMetrics(m=1, k=2, ndcg_k=3) for _ in range(2)]
+    for stream, own in zip(streams, (slice(0, 2), slice(2, 4))):
         stream.update(*(ragged(values)[own] for values in (RANKS, SCORES, ECPM)), weight=weight[own])
-    assert stream.compute()["ndcg"] == pytest.approx(expected["ndcg"])
+    merged = streams[0].merge(streams[1]).compute()
+    assert merged["ndcg"] == pytest.approx(expected["ndcg"])
     without = evaluate_ranking(COUNTS, RANKS, SCORES, ECPM, SETTINGS, np.array([0, 1, 0, 0]))
     assert without["recall"] == 1
     assert "ordered_pair_accuracy" not in without, "only an impression of one ad counts"

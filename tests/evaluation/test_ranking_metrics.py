@@ -202,10 +202,10 @@ def test_streaming_equals_the_whole_and_counts_what_it_drops():
     mask = rng.random((40, 6)) < 0.8
     mask[3], ecpm[5] = False, 0
     m = rng.integers(1, 4, 40)
-    stream = metrics.RankingMetrics(ndcg_k=3, k=2)
-    for part in (slice(0, 13), slice(13, 20), slice(20, 40)):
+    first, second = metrics.RankingMetrics(ndcg_k=3, k=2), metrics.RankingMetrics(ndcg_k=3, k=2)
+    for stream, part in ((first, slice(0, 13)), (first, slice(13, 20)), (second, slice(20, 40))):
         stream.update(ranks[part], scores[part], ecpm[part], mask[part], m[part])
-    values = stream.compute()
+    values = first.merge(second).compute()
     assert values["revenue_ratio"] == pytest.approx(metrics.revenue_ratio(ranks, scores, ecpm, m, mask), abs=1e-12)
     assert values["ordered_pair_accuracy"] == pytest.approx(metrics.ordered_pair_accuracy(ranks, scores, mask))
     assert values["ndcg"] == pytest.approx(metrics.ndcg(ranks, scores, 3, mask), abs=1e-12)
@@ -222,6 +222,8 @@ def test_streaming_equals_the_whole_and_counts_what_it_drops():
         metrics.RankingMetrics(m=2).compute()
     with pytest.raises(ValueError, match="m is missing"):
         metrics.RankingMetrics().update(ranks, scores)
+    with pytest.raises(ValueError, match="different settings"):
+        only.merge(metrics.RankingMetrics(m=3))
 
 
 def test_a_bad_batch_adds_nothing():
