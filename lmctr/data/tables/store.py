@@ -55,6 +55,16 @@ class TabularStore(ArrayStore):
                 raise ValueError(f"TabularStore: {name} has the shape {arrays[name].shape}; expected {width} axes.")
         return lengths[inputs[0]]
 
+    @property
+    def num_rows(self) -> int:
+        """S."""
+        return len(self)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(values.nbytes for values in self._arrays().values())
+
     # building
 
     @classmethod

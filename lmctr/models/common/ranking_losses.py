@@ -111,6 +111,15 @@ class ARFLoss(nn.Module):
     def extra_repr(self) -> str:
         return f"m={self.m}, k={self.k}, tau={self.tau}, target_tau={self.target_tau}"
 
+    def parts(
+        self, scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """L_relax and L_global, means over the impressions with ads, () each. Arguments and errors as `forward`."""
+        scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
+        relax, order = self._each(scores, ranks, mask)
+        present = mask.any(dim=1)
+        return _mean_over(relax, present), _mean_over(order, present)
+
     def forward(
         self,
         scores: torch.Tensor,
