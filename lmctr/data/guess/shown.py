@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
+from lmctr.data.reading import format_of
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.arrow import without_empty
 from lmctr.utils.progress import over
@@ -40,12 +41,13 @@ def rows_of_items(
     Raises:
         ValueError: no names of columns, one that is called as these rows are, times that are none.
     """
-    first = None if path.is_dir() else next(stream_file(path, **reading), None)
-    place = None if first is None else place_of_shown(pa.table(first.table))
+    is_text = not path.is_dir() and format_of(path) in ("csv", "tsv")
+    first = next(stream_file(path, **reading)).whole if is_text else None
+    place = None if first is None else place_of_shown(first)
     if place is None:
         yield path, reading
         return
-    names = first.table.column_names
+    names = first.column_names
     if reading.get("names") is None and is_shown(pa.array([names[place]])):
         if len(names) != len(_OF_MIND) or place != len(names) - 1:
             raise ValueError(
