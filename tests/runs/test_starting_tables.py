@@ -381,7 +381,7 @@ def test_what_is_refused_leaves_nothing_that_the_mended_file_would_be_refused_fo
     log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
     pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
     words = ["init", "log.csv", "--items", "things.csv", "--yes"]
-    pd.DataFrame({"item": [*range(70), 3], "kind": "a"}).to_csv("things.csv", index=False)
+    pd.DataFrame({"item": [*range(70), 3], "kind": ["a"] * 70 + ["b"]}).to_csv("things.csv", index=False)
     assert main(words) == 2
     assert "repeat an earlier row" in capsys.readouterr().err
     assert not Path("log").exists()
