@@ -1,5 +1,7 @@
 """`lmctr data prepare`, `inspect` and `statistics`: read a data set once, check it, see what is in it, count by item."""
 
+from __future__ import annotations
+
 from lmctr.cli.options import Action, Actions
 
 VERB = Actions(

@@ -1,5 +1,7 @@
 """`lmctr grid run|report GRID`: many training runs from one file, resumable run by run, and their comparison."""
 
+from __future__ import annotations
+
 from lmctr.cli.options import Action, Actions
 
 _EPILOG = (

@@ -1,5 +1,7 @@
 """The verb `predict`."""
 
+from __future__ import annotations
+
 from lmctr.cli.options import Action
 
 FORMATS = """\

@@ -13,6 +13,8 @@
 - [`Recipe`]: a checked recipe.
 """
 
+from __future__ import annotations
+
 from lmctr.utils.lazy import lazy_names
 
 # The modules bear other names than the functions, which importing them would hide.

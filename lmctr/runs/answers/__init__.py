@@ -1,5 +1,7 @@
 """Scores for requests and rows by a model and its processor, which says what it reads (`request_kind`)."""
 
+from __future__ import annotations
+
 from lmctr.utils.lazy import lazy_names
 
 __all__ = ["load_item_statistics", "load_retriever", "predict_rows"]
