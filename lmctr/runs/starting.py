@@ -386,7 +386,6 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
             "min_count": 2,
             "item_features": list(guess.item_categories),
             "user_features": list(guess.user_categories),
-            **({"list_values": _LIST_VALUES} if guess.has_lists else {}),
             "statistics": [*_statistics(guess), *_scenario(guess)],
         },
         "model": {},
@@ -437,7 +436,6 @@ def _batch_size(rows: int) -> int:
 
 _REPEATS = 0.02
 """Share of events with an item that the user has met before, from which on statistics of the pair are read."""
-_LIST_VALUES = 16
 _MOST_OF_CONTEXT = 50
 """Statistics of the context, up to which a table has them beside the context's own fields: the linear way and the trees read them, and each is a field."""
 _MANY_FOR_FACTORS = 5_000_000

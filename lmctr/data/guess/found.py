@@ -41,7 +41,6 @@ class LogGuess:
     title_is_long: bool = False  # whether it is, or may be: a prompt reads `TEXT_BOUND` characters of it only
     item_categories: list[str] = field(default_factory=list)
     user_categories: list[str] = field(default_factory=list)
-    has_lists: bool = False  # among these
     lacks: tuple[str, ...] = ()  # of a table: which of user, item and time no column looks like, so that it is no log
 
     @property

@@ -627,7 +627,6 @@ class _LogGuesser(Guesser):
                 described[name] = {"column": column, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):
                 (self.found.item_categories if what == "item" else self.found.user_categories).append(name)
-                self.found.has_lists |= why.startswith("lists")
             self.taken[name] = f"a column of the {what}"
             self._say(f"{start}{what if not start else 'column'}", column, f"{why}{called}")
         if what == "item" and texts:
