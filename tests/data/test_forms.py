@@ -1,9 +1,11 @@
 """Files whose lines are no rows of a table."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from guess_logs import table, write
@@ -123,6 +125,17 @@ def test_impressions_in_one_cell_become_rows_with_the_history_in_front(tmp_path,
     kinds = [log.feedback_names[code] for code in log.feedback]
     assert [kind == "click" for kind in kinds] == (log.label != 0).tolist()  # those of the histories too
     assert log.label.max() == 1
+
+
+def test_the_page_measures_within_impressions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/din/predictions").mkdir(parents=True)
+    label, logit = [1, 0, 0, 1, 0, 1], [3.0, 1.0, 2.0, 0.0, 1.0, 9.0]
+    scores = {"user": [1, 1, 1, 2, 2, 2], "time": [5, 5, 5, 5, 5, 6], "label": label, "logit": logit}
+    pq.write_table(pa.table(scores), "runs/din/predictions/test.parquet")
+    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
+    exec(re.search(r"The AUC within each impression.*?```python\n(.*?)```", page, flags=re.S)[1], {})
+    assert float(capsys.readouterr().out) == 0.5  # 1 and 0, and a list of clicks alone
 
 
 def test_impressions_without_users_or_names(tmp_path, monkeypatch, capsys):
