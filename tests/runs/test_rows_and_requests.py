@@ -139,8 +139,9 @@ def test_rows_that_can_be_read_once_are_joined_too(run, rows, once):
     assert run.recommend(iter([3, 1]), top=2).equals(run.recommend([3, 1], top=2))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("zone", ["+02:00", ""])
-def test_times_with_a_zone_beside_times_without_one_are_told(run, rows, tmp_path, caplog, zone):
+def test_times_with_a_zone_beside_times_without_one_are_told(run, rows, tmp_path, caplog, zone, kind):
     """Both are read, what has none as UTC, and a night may lie between them."""
     schema = write_log(tmp_path)
     written = {
@@ -148,7 +149,12 @@ def test_times_with_a_zone_beside_times_without_one_are_told(run, rows, tmp_path
         for own in ("+02:00", "")
     }
     log, asked = pd.read_csv(tmp_path / "clicks.csv"), rows.head(9)
-    log.assign(time=written[zone](log.time)).to_csv(tmp_path / "clicks.csv", index=False)
+    if kind == "csv":
+        log.assign(time=written[zone](log.time)).to_csv(tmp_path / "clicks.csv", index=False)
+    else:
+        times = pd.to_datetime(log.time, unit="s", utc=bool(zone))
+        log.assign(time=times).to_parquet(tmp_path / "clicks.parquet", index=False)
+        schema.write_text(schema.read_text().replace("clicks.csv", "clicks.parquet"))
     for own, write in written.items():
         caplog.clear()
         run.predict(asked.assign(time=write(asked.time)), log=str(schema))

@@ -273,7 +273,7 @@ class JoinedRows:
         if events is None or not events.exists() or time.timezone is not None or time.format is not None:
             return None
         (rows,) = islice(rows_of(events, {time.column: "any"}, reading=self.names.reading), 1)
-        return have_zone(rows.table[time.column].combine_chunks())
+        return have_zone(rows.column(time.column))
 
     def _wanted(
         self, found: list[str], id_column: str | None = None, needed: Collection[str] = tuple(_DEFAULTS)
