@@ -60,7 +60,25 @@ def write_shop(folder):
     )
     last = clicks.drop(columns=["event_id", "clicked"]).tail(120)
     last.to_csv(folder / "impressions.csv", index=False)
+    write_mind(folder, rng)
     return last
+
+
+def write_mind(folder, rng):
+    """Impressions and news in MIND's form: no line of names, items of an impression in one cell, quotes that part nothing."""
+    lines = []
+    for row in range(400):
+        user, minute = row % 40, row // 2
+        shown = " ".join(
+            f"N{item}-{int(rng.random() < 0.1 + 0.5 * (item % 3 == user % 3))}"
+            for item in rng.choice(60, 5, replace=False)
+        )
+        history = " ".join(f"N{item}" for item in range(user % 3, 20, 3))
+        time = f"11/{12 + minute // 120}/2019 {1 + minute % 120 // 60}:{minute % 60:02d}:07 AM"
+        lines.append([str(row + 1), f"U{user}", time, history, shown])
+    news = [[f"N{n}", "news", f"kind{n % 3}", f'"Title {n}', "text", f"https://n/{n}", "[]", "[]"] for n in range(60)]
+    for name, rows in {"behaviors": lines, "news": news}.items():
+        (folder / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
 
 
 def _zipf(count):
@@ -133,6 +151,16 @@ def test_families_are_measured_on_one_split(walked):
     folder, _ = walked
     events = [pq.read_table(folder / "runs" / name / "predictions" / "test.parquet")["event"] for name in SHORT]
     assert set(events[0].to_pylist()) == set(events[1].to_pylist()) == set(events[2].to_pylist())
+
+
+def test_impressions_of_mind_are_trained_on_with_their_histories(walked):
+    folder, _ = walked
+    rows = pq.read_table(folder / "mind.parquet")
+    assert rows.column("clicked").null_count == sum(len(range(user % 3, 20, 3)) for user in range(40))
+    assert pq.read_table(folder / "news.parquet")["title"][0].as_py() == '"Title 0'
+    config = yaml.safe_load((folder / "runs" / "mind" / "config.json").read_text())
+    assert config["behavior_names"] == ["unknown", "click", "skip"]
+    assert config["item_feature_names"] == ["subcategory"]
 
 
 def test_no_yaml_needed(walked):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -209,17 +210,24 @@ def _sign_of(path: Path) -> str:
     return "\t" if format_of(path) == "tsv" else delimiter_of(path)
 
 
-def with_plain_quotes(path: Path, folder: Path, sign: str | None) -> Path | None:
-    """A copy of a text file in which quotes are signs of the texts and part nothing, as in MIND's news.tsv; None where its lines have not all as many
-    columns without them, or no quote stands alone."""
+def have_plain_quotes(lines: Iterable[str], sign: str) -> bool:
+    """Whether quotes are signs of texts and part nothing, as in MIND's news.tsv: all lines have as many columns without them, and on one a quote stands alone."""
+    counts, alone = set(), False
+    for line in lines:
+        counts.add(line.count(sign))
+        if len(counts) > 1:
+            return False
+        alone |= line.count('"') % 2 == 1
+    return alone and counts != {0}
+
+
+def with_plain_quotes(path: Path, folder: Path, sign: str | None, first: int | None = None) -> Path | None:
+    """A copy of a text file of plain quotes in which they are written as such; None of another file. first: lines that are looked at before the others."""
     if path.is_dir() or format_of(path) not in ("csv", "tsv") or len(sign := sign or _sign_of(path)) > 1:
         return None
-    counts, alone = set(), False
-    for _, line in text_lines(path):
-        counts.add(line.count(sign))
-        alone |= line.count('"') % 2 == 1
-    if len(counts) > 1 or counts == {0} or not alone:
-        return None
+    for count in (first, None):
+        if not have_plain_quotes((line for _, line in islice(text_lines(path), count)), sign):
+            return None
     target = folder / f"rows{suffix_of(path)}"
     with open(target, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter=sign, lineterminator="\n").writerows(

@@ -33,6 +33,7 @@ from lmctr.utils.progress import over
 from lmctr.utils.suggest import no_column, retold
 
 _HASHES = float(2**64)
+_FIRST_LINES = 20_000  # that are looked at for quotes which part nothing
 
 
 def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) -> int:
@@ -81,14 +82,18 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     with (
         _in_utf8(Path(options.name), options.encoding) as text,
         as_readers_take_it(text, say, names is not None, like) as path,
+        tempfile.TemporaryDirectory() as folder,
     ):
+        plain = with_plain_quotes(path, Path(folder), options.delimiter, _FIRST_LINES)
         try:
-            rows = convert(path)
-        except ValueError:
-            with tempfile.TemporaryDirectory() as folder:
-                if (plain := with_plain_quotes(path, Path(folder), options.delimiter)) is None:
-                    raise
+            with retold(plain or path, path):
+                rows = convert(plain or path)
+        except ValueError:  # such quotes stand further below, perhaps
+            if plain is not None or (plain := with_plain_quotes(path, Path(folder), options.delimiter)) is None:
+                raise
+            with retold(plain, path):
                 rows = convert(plain)
+        if plain is not None:
             say(f"{path.name}: quotes are signs of its texts, as each line has as many columns without them")
     say(f"{options.output}: {rows:,} rows")
     return 0

@@ -129,10 +129,10 @@ def test_impressions_in_one_cell_become_rows_with_the_history_in_front(tmp_path,
 
 def test_the_page_measures_within_impressions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("runs/din/predictions").mkdir(parents=True)
+    Path("runs/mind/predictions").mkdir(parents=True)
     label, logit = [1, 0, 0, 1, 0, 1], [3.0, 1.0, 2.0, 0.0, 1.0, 9.0]
     scores = {"user": [1, 1, 1, 2, 2, 2], "time": [5, 5, 5, 5, 5, 6], "label": label, "logit": logit}
-    pq.write_table(pa.table(scores), "runs/din/predictions/test.parquet")
+    pq.write_table(pa.table(scores), "runs/mind/predictions/test.parquet")
     page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
     exec(re.search(r"The AUC within each impression.*?```python\n(.*?)```", page, flags=re.S)[1], {})
     assert float(capsys.readouterr().out) == 0.5  # 1 and 0, and a list of clicks alone
@@ -160,6 +160,17 @@ def test_quotes_that_part_nothing_are_signs_of_texts(tmp_path, monkeypatch, caps
     told = converted(capsys, "news.tsv", "--names", "item,category,title,kind", "--output", "news.parquet")
     assert "news.tsv: quotes are signs of its texts" in told
     assert pq.read_table("news.parquet")["title"].to_pylist() == [row[2] for row in rows]
+    with pytest.raises(
+        ValueError, match=r"news\.tsv: quotes that part nothing.*data convert news\.tsv --output news\.parquet"
+    ):
+        sample_file("news.tsv", ["item", "category", "title", "kind"])
+    # rows between two of them would be one, with as many columns
+    Path("even.csv").write_text("item,title,kind\n" + "".join(f'{row},"Title {row},x\n' for row in range(50)))
+    converted(capsys, "even.csv", "--output", "even.parquet")
+    assert pq.read_table("even.parquet")["title"].to_pylist() == [f'"Title {row}' for row in range(50)]
+    Path("lines.csv").write_text("item,title\n" + "".join(f'{row},"a\nb, c\nd"\n' for row in range(50)))  # which part
+    assert "quotes" not in converted(capsys, "lines.csv", "--output", "lines.parquet")
+    assert pq.read_table("lines.parquet")["title"].to_pylist() == ["a\nb, c\nd"] * 50
     Path("odd.tsv").write_text("a\tb\n1\t2\n1\t2\t3\n" + '"\t1\n')  # nor without quotes
     assert main(["data", "convert", "odd.tsv", "--output", "o.parquet"]) == 2
     assert "Expected 2 columns, got 3" in capsys.readouterr().err

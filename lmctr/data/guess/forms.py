@@ -7,11 +7,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.containers import have_plain_quotes
 from lmctr.data.pairs import are_pairs
 from lmctr.data.reading import head_of
 from lmctr.utils.arrow import is_text
 
+_FEWEST_LINES = 10
 _NUMBERS = r"^\d+( \d+)*\s*$"
+
+
+def refuse_plain_quotes(path: Path, sign: str) -> None:
+    """ValueError: a text file whose quotes part nothing."""
+    lines = head_of(path).splitlines()[:-1]
+    if len(lines) >= _FEWEST_LINES and len(sign) == 1 and have_plain_quotes(lines, sign):
+        raise ValueError(
+            f"{path}: quotes that part nothing, as in MIND's news.tsv, between two of which rows would be lost; they are signs of texts after "
+            f"lmctr data convert {path} --output {path.stem}.parquet"
+        )
 
 
 def refuse_other_lines(path: Path) -> None:

@@ -35,7 +35,7 @@ from lmctr.utils.files import expanded, for_arrow
 from lmctr.utils.suggest import first_of
 from lmctr.utils.words import words_of
 
-from .forms import place_of_shown, refuse_other_lines
+from .forms import place_of_shown, refuse_other_lines, refuse_plain_quotes
 
 _BYTES, _FILES = 16 << 20, 64
 _EXACT = 2.0**53  # from which on floats do not tell whole numbers apart
@@ -197,6 +197,8 @@ def sample_file(path: str | os.PathLike, names: Sequence[str] | None = None) -> 
         raise ValueError(
             f"{path}: {kind} has names of its own, which {', '.join(names)} cannot replace; leave them out."
         )
+    if is_of_lines:
+        refuse_plain_quotes(path, delimiter or "\t")
     if kind == "csv":
         refuse_other_lines(path)
     table, whole, mixed = _first_rows(path, kind, delimiter, names)
