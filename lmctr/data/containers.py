@@ -225,7 +225,7 @@ def with_plain_quotes(path: Path, folder: Path, sign: str | None, first: int | N
     """A copy of a text file of plain quotes in which they are written as such; None of another file. first: lines that are looked at before the others."""
     if path.is_dir() or format_of(path) not in ("csv", "tsv") or len(sign := sign or _sign_of(path)) > 1:
         return None
-    for count in (first, None):
+    for count in dict.fromkeys((first, None)):
         if not have_plain_quotes((line for _, line in islice(text_lines(path), count)), sign):
             return None
     target = folder / f"rows{suffix_of(path)}"

@@ -114,7 +114,8 @@ def _known_entries(lists: pa.Array, known: Sequence[str]) -> tuple[np.ndarray, n
     """Of the known, different values of lists: rows, ids, and places in their lists."""
     rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     codes = codes_of(pc.list_flatten(lists), known)
-    rows, codes = rows[codes != OOV], codes[codes != OOV]
+    is_known = codes != OOV
+    rows, codes = rows[is_known], codes[is_known]
     _, first = np.unique(rows * (len(known) + FIRST_ID) + codes, return_index=True)
     first.sort()
     rows, codes = rows[first], codes[first]
