@@ -281,6 +281,9 @@ def test_two_tower_trains_too(recipe_path, tmp_path, monkeypatch):
     words = ["--model.family", "two_tower", "--training.stage2_epochs", "1", "--training.refit", "true"]
     assert main(["train", str(recipe_path), "--output_dir", str(tmp_path / "run"), *words]) == 0
     assert read(tmp_path / "run", "metrics.json")["training_samples"] == {"model": 340, "baselines": 340}
+    processor = lmctr.ImpressionProcessor.from_pretrained(tmp_path / "run")
+    for side in (processor.user, processor.ad):  # what was unknown in validation before that was trained on
+        assert list(side.statistics["unknown"]) == ["train", "validation"]
     model = lmctr.AutoModelForCTR.from_pretrained(tmp_path / "run")
     assert isinstance(model, lmctr.TwoTowerForCTR)
     assert all(torch.isfinite(values).all() for values in model.state_dict().values() if values.is_floating_point())

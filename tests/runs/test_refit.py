@@ -120,6 +120,18 @@ def test_refitting_is_one_training_on_both_parts(tmp_path, monkeypatch, kind):
     assert (float(low) + float(high)) / 2 == pytest.approx(abs(gap), abs=1e-3)  # of the same samples
 
 
+def test_usual_shares_of_unknown_values_are_those_before_validation_was_trained_on(tmp_path):
+    """Else rows of users who are all new, as users of a test part by users are, would be taken for another column."""
+    data = {"name": "synthetic_sequence", "options": LOG, "split": "user", "statistics": ["basic"], "baselines": False}
+    recipe = {**RECIPES["table"], "data": data}
+    plain = train(recipe, output_dir=tmp_path / "plain")
+    run = train(recipe, output_dir=tmp_path / "run", overrides={"training.refit": True})
+    usual = {name: run.processor.usual_unknown(name) for name in run.processor.field_names}
+    assert usual == {name: plain.processor.usual_unknown(name) for name in usual}
+    assert usual["user_id"] == 1.0
+    assert run.evaluate("test") == pytest.approx(run.metrics["test"], abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", RECIPES)
 def test_samples_that_were_drawn_are_trained_on_again(tmp_path, kind):
     """Those of validation come beside them; logs and tables alike."""

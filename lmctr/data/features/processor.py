@@ -563,6 +563,10 @@ class TabularFeatureProcessor(FittedExtractor):
         known = self.state.vocabularies.get(field.share_with or name)
         return 0 if known is None else len(known)
 
+    def keep_unknown_of(self, earlier: TabularFeatureProcessor) -> None:
+        """Keeps the shares of a processor that was fitted without the validation part in place of its own, which knows all values there."""
+        self.statistics["unknown"] = earlier.statistics.get("unknown", {})
+
     def keep_unknown(self, shares: Mapping[str, Mapping[str, float]]) -> None:
         """Keeps the shares of unknown values by part and field, unless there are some already."""
         kept = {part: {name: own[name] for name in own if name in self.value_types} for part, own in shares.items()}

@@ -261,6 +261,11 @@ class ImpressionProcessor(FittedExtractor):
         side, field = self._side_of(name)
         return side.num_known(field)
 
+    def keep_unknown_of(self, earlier: ImpressionProcessor) -> None:
+        """Likewise."""
+        self.user.keep_unknown_of(earlier.user)
+        self.ad.keep_unknown_of(earlier.ad)
+
     def user_columns(self) -> dict[str, str]:
         """Columns that the user's fields read, with what they hold."""
         return self.user.input_columns()

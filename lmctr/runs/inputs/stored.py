@@ -112,6 +112,7 @@ class StoredInput(InputKind):
         if is_first:
             other.source = self.source.with_validation()
             other.store = self.store_class.build(other.source, other._new_processor(), other._cache)
+            other.store.processor.keep_unknown_of(self.store.processor)
             other.share(folder)
         else:
             other.load_shared(folder)
