@@ -17,24 +17,35 @@ from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, model_validator
 
 from lmctr.utils.suggest import one_line, unknown_key_message
 
 Kind = TypeVar("Kind", bound="Values")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
+_WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 class Values(BaseModel):
     """Keys of a mapping in a YAML file: types, defaults, bounds and meanings.
 
-    A whole number stands for a number, and that is all that is converted. A validator's message is whole sentences that name the key.
+    A whole number stands for a number, and so does the text `1e-3`, as PyYAML's own loader reads that number: that is all that is converted.
+    A validator's message is whole sentences that name the key.
     """
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, protected_namespaces=()
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_numbers(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        numbers = {field.alias or name for name, field in cls.model_fields.items() if _takes_numbers(field.annotation)}
+        texts = {key for key in numbers & given.keys() if isinstance(given[key], str)}
+        return given | {key: float(given[key]) for key in texts if _WITH_EXPONENT.fullmatch(given[key])}
 
 
 class Wording:
@@ -145,6 +156,12 @@ def inner_values(hint: Any, deep: bool = False) -> type[Values] | None:
 
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _takes_numbers(hint: Any) -> bool:
+    """Whether a number is a value of a type, and a text is none."""
+    options = [_without_null(option) for option in (typing.get_args(hint) if _is_union(hint) else (hint,))]
+    return float in options and str not in options
 
 
 def _without_null(hint: Any) -> Any:

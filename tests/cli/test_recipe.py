@@ -302,6 +302,18 @@ def test_values_as_python_has_them():
         load_recipe({**groups, "data": {"name": 5}})
 
 
+def test_numbers_that_other_readers_of_yaml_give_as_texts():
+    """A shipped recipe, read by PyYAML, changed and given to `runs.train`: there 2e-3 is a text."""
+    path = find_resource("recipes", "ctr_sink/quickstart.yaml")
+    groups = yaml.safe_load(path.read_text())
+    assert groups["training"]["learning_rate"] == "2e-3"
+    assert load_recipe(groups).training == load_recipe(path).training
+    share = {"training.boosting_share": "5e-1", "training.optim_args": "1e-3", "training.lr_scheduler_kwargs": "1e-3"}
+    assert [load_recipe(groups, share).training[key.split(".")[1]] for key in share] == [0.5, "1e-3", "1e-3"]
+    with pytest.raises(RecipeError, match=r"training.seed is '1e3' \(text\), accepted: a whole number"):
+        load_recipe({**groups, "training": {"seed": "1e3"}})
+
+
 def test_a_backbone_takes_the_common_names_of_its_sizes(write):
     """GPT-2's own name of its width is n_embd; transformers takes both."""
     new = "backbone: {model_type: gpt2, hidden_size: 32, num_attention_heads: 2}\n  tokenizer: {type: bpe}"
