@@ -250,6 +250,17 @@ def test_a_prompt_of_columns_that_the_catalogue_lacks(tmp_path, capsys):
     assert "such as generic/en" in message
 
 
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"head": "Of {user_id}: "}, "head 'Of {user_id}: ' holds {user_id}, which nothing fills"),
+        ({"target": "{item} of {brand}?"}, "target_suffix ' of {brand}?' holds {brand}"),
+    ],
+)
+def test_a_column_in_a_fixed_text_of_a_prompt(tmp_path, capsys, own, told):
+    assert told in error_of(capsys, *write_shop(tmp_path, recipe=[("data.prompt", {"base": "generic/en", **own})]))
+
+
 # ---- tokenizers and backbones -------------------------------------------------------------------------------------
 
 
