@@ -274,6 +274,12 @@ def write_backbone(folder, tokenizer, vocab_size=400):
     return [("model.backbone", str(folder)), ("model.tokenizer", None)]
 
 
+def without_padding(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+
+
 def test_a_tokenizer_that_holds_the_sink_token(shop, tmp_path, capsys):
     """The tokenizer of an earlier run holds [SINK]: another text for the sink token is needed, and works."""
     tokenizer = AutoTokenizer.from_pretrained(shop)
@@ -300,8 +306,17 @@ def test_a_tokenizer_that_holds_the_sink_token(shop, tmp_path, capsys):
         (lambda folder: (folder / "model.safetensors").unlink(), "backbone' cannot be read as safetensors"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678{"), "cannot be read as safetensors"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "holds no tokenizer"),
+        (without_padding, "backbone' has neither a padding token nor an end token"),
     ],
-    ids=["absent", "config cut off", "unknown type", "no weights", "broken weights", "no tokenizer"],
+    ids=[
+        "absent",
+        "config cut off",
+        "unknown type",
+        "no weights",
+        "broken weights",
+        "no tokenizer",
+        "no padding token",
+    ],
 )
 def test_bad_backbones(shop, tmp_path, capsys, monkeypatch, breakage, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
