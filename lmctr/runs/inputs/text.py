@@ -489,7 +489,7 @@ class TextInput(GoingOn, LogInput):
         told = [f"{share:.1%} of {name}" for name, share in known.items() if share >= _MUCH_UNKNOWN]
         if told:
             say(
-                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token}, "
+                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token or 'nothing'}, "
                 "whatever it says; where that is words, take a backbone of their language"
             )
 
