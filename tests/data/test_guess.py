@@ -162,15 +162,6 @@ def test_texts_that_the_prompt_leaves_out_are_said(tmp_path):
     assert "{about:.200} {of:.200} in data.prompt.item" in said.why
 
 
-@pytest.mark.parametrize("words", [1, 60])
-def test_texts_that_are_categories_too_are_in_the_prompt_unless_they_are_long(tmp_path, words):
-    items = {"item_id": list(range(120)), "title": [f"Thing {row}" for row in range(120)]}
-    items["about"] = [f"about {row} " * words if row < 40 else "" for row in range(120)]
-    guess = guess_log(write(tmp_path / "e.csv", table()), write(tmp_path / "i.csv", items))
-    said = [found.column for found in guess.guesses if found.role == "items not in prompt"]
-    assert (guess.item_categories, said) == ((["about"], []) if words == 1 else ([], ["about"]))
-
-
 def test_json_lines_by_the_name_of_json(tmp_path):
     guess, _ = guessed(tmp_path / "reviews.jsonl", table())
     for name in ("reviews.json", "reviews.json.gz"):
