@@ -379,13 +379,9 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
 
 def _vocabulary(guess: LogGuess) -> int:
     """Most tokens of the texts: 2,000, and more where the titles have many characters (Chinese), each of which takes two."""
-    if guess.title is None:
+    if guess.title is None or guess.title not in guess.items.table.column_names:  # there it may have another name
         return 2000
-    described = guess.schema["catalogue"]["columns"]
-    column = described[guess.title] if isinstance(described, dict) else guess.title
-    column = column["column"] if isinstance(column, dict) else column
-    characters = set().union(*guess.items.values(column).to_pylist())
-    return max(2000, 1000 + 3 * len(characters))
+    return max(2000, 1000 + 3 * len(set().union(*guess.items.values(guess.title).to_pylist())))
 
 
 def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:

@@ -216,10 +216,8 @@ def _token_pattern(with_marks: bool) -> str:
     """A word, or one character of Chinese, Japanese or Korean (these have no blanks between words). Marks, such as the vowels of Hindi and
     Thai, are no letters to Python; without them words fall into their consonants."""
     marks = [chr(code) for code in range(0x300, 0x1E000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
-    letter, goes_on = rf"[^\W{_CJK}]", ""
-    if with_marks:
-        goes_on = rf"(?:[{''.join(marks)}]+{letter}*)*"
-    return rf"(?u)[{_CJK}]|{letter}+{goes_on}"
+    letter = rf"[^\W{_CJK}]"
+    return rf"(?u)[{_CJK}]|{letter}+" + (rf"(?:[{''.join(marks)}]+{letter}*)*" if with_marks else "")
 
 
 def _tfidf(with_marks: bool = True, **options: Any) -> Any:

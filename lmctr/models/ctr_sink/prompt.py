@@ -54,8 +54,8 @@ class ItemTemplate:
     """Text of an item from its catalogue columns, for example `"{title}[ ({genres})]"`.
 
     A list value is joined with ", ", a missing value gives an empty text, and a part in square brackets is left out
-    when all its columns are empty. `{description:.200}` reads 200 characters at most, whole words where they are half of that or more. `[[`, `]]`, `{{`, `}}` stand for
-    the signs themselves. The result is stripped.
+    when all its columns are empty. `{description:.200}` reads 200 characters at most, whole words where they are half of that or more.
+    `[[`, `]]`, `{{`, `}}` stand for the signs themselves. The result is stripped.
 
     Raises:
         ValueError: brackets that do not match, a nested part, an empty column name, or no column at all.

@@ -262,8 +262,7 @@ class JoinedRows:
             )
         if self.unread:
             found.append(
-                f"{where}: {first_quoted(self.unread)}: not read, as the log's files of items and users tell that of all rows; a newer log is given by "
-                "--log"
+                f"{where}: {first_quoted(self.unread)}: not read, as the log's files of items and users tell that; --log names a newer log"
             )
         return found
 

@@ -351,9 +351,9 @@ class TextInput(GoingOn, LogInput):
             raise ValueError(
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
-        if tokenizer.pad_token is None and tokenizer.eos_token is None:
+        if tokenizer.pad_token is tokenizer.eos_token is None:
             raise ValueError(
-                f"{key}: the tokenizer of {name!r} has neither a padding token nor an end token; set its pad_token and save it anew"
+                f"{key}: {name!r} has neither a padding token nor an end token; set its pad_token and save it anew"
             )
         if tokenizer.pad_token is None:  # Llama, GPT-2; padding is masked, so any token does that no text has
             tokenizer.pad_token = tokenizer.eos_token
