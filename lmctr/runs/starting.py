@@ -359,7 +359,7 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
         },
         "model": {
             "backbone": dict(_BACKBONE),
-            "tokenizer": {"type": "wordpiece", "vocab_size": 2000},
+            "tokenizer": {"type": "wordpiece", "vocab_size": _vocabulary(guess)},
             "sink_kind": "sink",
             "sink_signal": ["recency", *(["feedback"] if tells_apart else [])],
             "num_sink_buckets": 32,
@@ -375,6 +375,13 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
             "seed": 0,
         },
     }
+
+
+def _vocabulary(guess: LogGuess) -> int:
+    """Most tokens of the texts: 2,000, and more where the titles have many characters (Chinese), each of which takes two."""
+    if guess.title is None or guess.title not in guess.items.table.column_names:  # there it may have another name
+        return 2000
+    return max(2000, 1000 + 3 * len(set().union(*guess.items.values(guess.title).to_pylist())))
 
 
 def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:

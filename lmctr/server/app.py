@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from lmctr.runs.answers.engine import Conflict, Engine, UnknownUser
 from lmctr.serving.batching import DeadlinePassed, Draining, QueueFull
 from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
+from lmctr.utils.suggest import reworded
 
 from .metrics import ServerMetrics
 from .rerank import rerank_answer, rerank_request
@@ -87,9 +89,9 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
 
         async def work(body: dict[str, Any]) -> dict[str, Any]:
             end = until(body)
-            return rerank_answer(
-                await scored(rerank_request(body, engine.served.kind, last_time=engine.last_time), end), body
-            )
+            with reworded(lambda text: re.sub(r"\b(candidates|ads)\[", "documents[", text)):
+                asked = rerank_request(body, engine.served.kind, last_time=engine.last_time)
+                return rerank_answer(await scored(asked, end), body)
 
         return await answered("/v1/rerank", request, work)
 

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lmctr.utils.progress import step
@@ -78,7 +78,7 @@ def train_tokenizer(
         texts: what to learn from.
         kind: `"wordpiece"` (as in BERT) or `"bpe"` (byte-level, as in RoBERTa and Qwen).
         vocab_size: most entries of the vocabulary, special tokens included.
-        lowercase: WordPiece only: fold case and strip accents.
+        lowercase: WordPiece only: fold case and strip accents; marks that are letters (vowels of Hindi and Thai, dakuten) stay.
         min_frequency: how often a pair must occur to be merged.
         use_template: whether a text is framed by the special tokens ([CLS] ... [SEP], or <s> ... </s>). `False` gives a
             byte-level tokenizer without them, as in Qwen.
@@ -104,8 +104,8 @@ def train_tokenizer(
         tokenizer = _train_byte_level_bpe(texts, special, limits)
     if tokenizer.get_vocab_size() > vocab_size:
         raise ValueError(
-            f"tokenizer: vocab_size={vocab_size} is smaller than the {tokenizer.get_vocab_size()} characters and "
-            "special tokens of the texts; give a larger vocab_size"
+            f"model.tokenizer: vocab_size={vocab_size} is smaller than the {tokenizer.get_vocab_size()} characters and special tokens "
+            f"of the texts; give a larger vocab_size{', or type bpe, which begins with 256 bytes' if kind == 'wordpiece' else ''}"
         )
     if use_template:
         first, last = special["cls_token"], special["sep_token"]
@@ -131,6 +131,11 @@ _BPE_TOKENS = {
 _BARE_TOKENS = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 
 
+# Marks of other scripts tell words apart.
+_ACCENTS = Regex(r"(?<=[\p{Latin}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}])\p{Mn}+")
+_LONGEST_WORD = 500  # characters; longer ones are unknown. Thai, Lao and Khmer write no blanks between words
+
+
 def _train_wordpiece(texts: list[str], lowercase: bool, limits: dict[str, int]) -> Tokenizer:
     """Train so that the same texts always give the same ids.
 
@@ -141,8 +146,12 @@ def _train_wordpiece(texts: list[str], lowercase: bool, limits: dict[str, int]) 
     """
 
     def make(vocabulary: dict[str, int] | None = None) -> Tokenizer:
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=_LONGEST_WORD)
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        if lowercase:
+            without = [normalizers.NFD(), normalizers.Replace(_ACCENTS, ""), normalizers.NFC()]
+            tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, *without])
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
         return tokenizer

@@ -250,6 +250,17 @@ def test_a_prompt_of_columns_that_the_catalogue_lacks(tmp_path, capsys):
     assert "such as generic/en" in message
 
 
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"head": "Of {user_id}: "}, "head 'Of {user_id}: ' holds {user_id}, which nothing fills"),
+        ({"target": "{item} of {brand}?"}, "target_suffix ' of {brand}?' holds {brand}"),
+    ],
+)
+def test_a_column_in_a_fixed_text_of_a_prompt(tmp_path, capsys, own, told):
+    assert told in error_of(capsys, *write_shop(tmp_path, recipe=[("data.prompt", {"base": "generic/en", **own})]))
+
+
 # ---- tokenizers and backbones -------------------------------------------------------------------------------------
 
 
@@ -261,6 +272,12 @@ def write_backbone(folder, tokenizer, vocab_size=400):
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     return [("model.backbone", str(folder)), ("model.tokenizer", None)]
+
+
+def without_padding(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
 
 
 def test_a_tokenizer_that_holds_the_sink_token(shop, tmp_path, capsys):
@@ -289,8 +306,17 @@ def test_a_tokenizer_that_holds_the_sink_token(shop, tmp_path, capsys):
         (lambda folder: (folder / "model.safetensors").unlink(), "backbone' cannot be read as safetensors"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678{"), "cannot be read as safetensors"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "holds no tokenizer"),
+        (without_padding, "backbone' has neither a padding token nor an end token"),
     ],
-    ids=["absent", "config cut off", "unknown type", "no weights", "broken weights", "no tokenizer"],
+    ids=[
+        "absent",
+        "config cut off",
+        "unknown type",
+        "no weights",
+        "broken weights",
+        "no tokenizer",
+        "no padding token",
+    ],
 )
 def test_bad_backbones(shop, tmp_path, capsys, monkeypatch, breakage, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

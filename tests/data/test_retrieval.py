@@ -239,6 +239,17 @@ def test_tfidf_vectors_are_cosines():
     assert retriever.similarity(["星 空"], TEXTS)[0, 5] > 0  # single characters of Chinese are terms
 
 
+def test_words_keep_the_marks_that_tell_them_apart(tmp_path):
+    words = ["काला", "किला", "कील", "สวัสดี", "สวด", "e\u0301te\u0301"]
+    retriever = TextRetriever().fit(words)
+    np.testing.assert_array_equal(retriever.similarity(words, words), np.eye(6))
+    retriever.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(TextRetriever.from_pretrained(tmp_path).similarity(words, words), np.eye(6))
+    config = json.loads((tmp_path / "retriever.json").read_text())
+    (tmp_path / "retriever.json").write_text(json.dumps({**config, "with_marks": False}))  # as runs before had it
+    assert not TextRetriever.from_pretrained(tmp_path).similarity(words[:1], words[:1]).any()
+
+
 def test_save_and_load_a_tfidf_retriever(tmp_path):
     retriever = TextRetriever(max_features=12).fit(TEXTS)
     assert len(retriever._terms()) == 12

@@ -10,6 +10,8 @@ import pytest
 import torch
 from text_logs import small_log
 from text_tokenizers import KINDS, make, wordpiece
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from lmctr.data.batches.text import TextCollator, TextDataset, TextView
 from lmctr.data.logs.log import InteractionLog
@@ -494,3 +496,18 @@ def test_wrong_statistics_of_rows(tokenizers, log):
     ]:
         with pytest.raises(ValueError, match=message):
             processor(histories=[[]], targets=[target], times=[1])
+
+
+def test_texts_of_which_a_tokenizer_leaves_nothing_count_as_unknown(log):
+    """Without an unknown token, what a tokenizer does not know is not there at all; an item without a text is no wonder."""
+    letters = {letter: number for number, letter in enumerate(["<pad>", *map(chr, range(33, 127))])}
+    backend = Tokenizer(models.BPE(letters, []))
+    processor = CTRSinkProcessor(PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>"))
+    titles = ["ab", "你好", "", *["ab"] * (log.num_items - 3)]
+    table = log.catalogue.set_column(log.catalogue.column_names.index("title"), "title", pa.array(titles))
+    table = table.set_column(table.column_names.index("genres"), "genres", pa.nulls(len(table), pa.string()))
+    counts, examples = TextView(replace(log, catalogue=table), processor).unknown(np.arange(log.num_events))
+    shown = np.bincount(log.item, minlength=log.num_items)
+    expected = {"values": 2 * (shown.sum() - shown[1] - shown[2]) + shown[1], "unknown": shown[1]}
+    assert counts["tokens of candidates"] == expected
+    assert examples["tokens of candidates"] == ["你好"]

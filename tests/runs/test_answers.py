@@ -1,17 +1,21 @@
 """Scores of requests and rows in Python: `predict_rows`, on models that are not trained."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from transformers import pipeline
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast, pipeline
 
 import lmctr
 from lmctr.cli.main import main
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.answers.base import grid_batches, unknown_words
 from lmctr.runs.answers.files import whole_output
+from lmctr.runs.answers.histories import TextAnswers
 from lmctr.runs.answers.predict import answers_for
 
 
@@ -158,6 +162,14 @@ def test_unknown_words():
         "no rows": {"values": 0, "unknown": 0},
     }
     assert unknown_words(counts) == "; unknown values: ad 12.5%"
+
+
+def test_a_text_of_which_a_tokenizer_leaves_nothing_counts_as_unknown():
+    """Without an unknown token, what a tokenizer does not know is not there at all."""
+    backend = Tokenizer(models.BPE({"<pad>": 0, "a": 1, "b": 2}, []))
+    processor = SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>"))
+    counts = TextAnswers._count_tokens(SimpleNamespace(processor=processor), ["ab", "你好", " ", ""])
+    assert [row.tolist() for row in counts.values.reshape(-1, 2)] == [[2, 0], [1, 1], [0, 0], [0, 0]]
 
 
 def test_an_output_is_whole_or_as_before(tmp_path):

@@ -300,6 +300,13 @@ def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, 
     )
 
 
+def test_what_rows_say_of_items_is_told_where_the_file_of_items_says_it(run, rows, tmp_path, capsys):
+    assert predict(run, tmp_path, rows.assign(kind="another kind")) == 0
+    assert "rows.csv: 'kind': not read, as the log's files of items and users tell that" in capsys.readouterr().err
+    assert predict(run, tmp_path, rows) == 0
+    assert "not read" not in capsys.readouterr().err
+
+
 def test_a_model_that_does_not_read_it_does_not_miss_it(run, rows, tmp_path, capsys):
     data = {**run.recipe.data, "statistics": []}
     recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": {"epochs": 1, "use_cpu": True}}

@@ -19,6 +19,7 @@ from lmctr.runs import starting
 from lmctr.runs.inputs import config_class
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.starting import recipe_for_file
+from lmctr.training.tokenizers import train_tokenizer
 
 ROWS = 1200
 
@@ -365,6 +366,29 @@ def test_the_recipe_of_texts_reads_no_more_of_a_title_than_a_prompt_has_room_for
     assert yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"] == item
     told = "up to 3,900 characters; the recipe of texts reads 200 of each at most"
     assert (told in capsys.readouterr().out) == (item == "{title:.200}")
+
+
+@pytest.mark.parametrize("words", [1, 60])
+def test_texts_that_are_categories_too_are_in_the_prompt_unless_they_are_long(clicks, capsys, words):
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 120, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    items = {"item": range(120), "title": [f"Thing {row}" for row in range(120)]}
+    items["about"] = [f"about {row} " * words if row < 40 else "" for row in range(120)]
+    pd.DataFrame(items).to_csv("things.csv", index=False)
+    assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
+    item = yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["data"]["prompt"]["item"]
+    assert item == ("{title}[, {about}]" if words == 1 else "{title}")
+    assert ("the recipe of texts does not read it" in capsys.readouterr().out) == (words == 60)
+
+
+def test_the_recipe_of_texts_has_room_for_the_characters_of_chinese_titles(clicks):
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    titles = ["".join(chr(0x4E00 + 40 * item + place) for place in range(40)) for item in range(70)]
+    pd.DataFrame({"item": range(70), "title": titles}).to_csv("things.csv", index=False)
+    assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
+    wanted = yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["model"]["tokenizer"]
+    assert len(train_tokenizer(titles, wanted["type"], wanted["vocab_size"])) > 2 * 2800
 
 
 def test_titles_that_are_long_behind_the_sample_are_bounded(clicks, monkeypatch):

@@ -224,6 +224,7 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
             ({"query": "{"}, "begins like a JSON object"),
             ({"top_n": 0}, "top_n must be"),
             ({"documents": []}, "documents must be"),
+            ({"documents": ["a", 5]}, "request: documents[1]: a target is a text"),
             ({"topn": 3}, "'top_n'"),
             ({"query": query | {"candidates": ["a"]}}, "query: 'candidates'; the request has 'documents' beside it"),
             ({"query": query | {"id": 1}, "id": 2}, "query: 'id'; the request has 'id' beside it"),

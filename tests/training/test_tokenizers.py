@@ -39,6 +39,20 @@ def test_case_is_folded_only_when_asked():
     assert kept("FOX")["input_ids"] != kept("fox")["input_ids"]
 
 
+def test_marks_that_tell_words_apart_are_kept_and_long_words_of_scripts_without_blanks_read():
+    texts = ["गुरु गर", "バス ハス", "한국", "สวัสดีชาวโลก " + "ข่าว" * 50, "E\u0301te\u0301", "مرحبًا"]
+    words = train_tokenizer(texts, "wordpiece", 400)
+
+    def ids(text):
+        return words(text, add_special_tokens=False)["input_ids"]
+
+    for left, right in (("गुरु", "गर"), ("バス", "ハス"), ("สวัสดี", "สวสด")):
+        assert ids(left) != ids(right)
+    for left, right in (("été", "ETE"), ("مرحبًا", "مرحبا"), ("한국", "\u1112\u1161\u11ab국")):
+        assert ids(left) == ids(right)
+    assert all(words.unk_token_id not in ids(text) for text in texts)
+
+
 def test_training_twice_gives_the_same_tokenizer():
     left, right = (train_tokenizer(TEXTS, "wordpiece", 120) for _ in range(2))
     assert left.get_vocab() == right.get_vocab()

@@ -92,6 +92,11 @@ class TextView(LogBatches):
             texts, self._target_offset = behaviors + texts, log.num_items
         with Work(f"tokenising {sum(text is not None for text in texts):,} texts"):
             self.pieces = processor.encode_items(texts)
+        self._gone = np.zeros(
+            len(texts), dtype=np.int64
+        )  # 1 of a text of which a tokenizer without an unknown token leaves nothing
+        for row in np.flatnonzero(self.pieces.item_length == 0):
+            self._gone[row] = bool((texts[row] or "").strip())
         feedback = None
         if processor.needs_feedback:
             codes, feedback = feedback_codes(log.feedback_names, processor.prompt), log.feedback
@@ -167,7 +172,8 @@ class TextView(LogBatches):
         for offset in (self._target_offset, 0):
             rows = slice(offset, offset + self.log.num_items)
             first, length = self.pieces.item_start[rows], self.pieces.item_length[rows].astype(np.int64)
-            own.append((length, before[first + length] - before[first]))
+            gone = self._gone[rows]
+            own.append((length + gone, before[first + length] - before[first] + gone))
 
         def bounds(events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             start, end = self.log.history_bounds(events)

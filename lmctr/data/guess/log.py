@@ -642,7 +642,10 @@ class _LogGuesser(Guesser):
             if is_long:
                 read = f"up to {longest[self.found.title]:,} characters; the recipe of texts reads {TEXT_BOUND} of each at most"
                 self._say("items in prompt", self.found.title, read)
-            if texts:
+            # one text for each of few items is a category, which the prompt reads whole, unless it is long
+            categories = self.found.item_categories
+            categories[:] = [name for name in categories if longest.get(name, 0) <= TEXT_BOUND]
+            if texts := [name for name in texts if name not in categories]:
                 marks = " ".join(f"{{{name}:.{TEXT_BOUND}}}" for name in texts)
                 read = f"the recipe of texts does not read {'it' if len(texts) == 1 else 'them'}; {marks} in data.prompt.item would, {TEXT_BOUND} characters of each at most"
                 self._say("items not in prompt", ", ".join(texts), read)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,7 @@ _MODULES = (
     *("Transformer", "Pooling", "Normalize", "Dense", "Dropout", "LayerNorm", "WeightedLayerPooling", "WordWeights"),
     *("WordEmbeddings", "StaticEmbedding", "BoW", "CNN", "LSTM", "Router"),
 )
-# A word, or one character of Chinese, Japanese or Korean (these have no blanks between words).
 _CJK = r"぀-ヿ㐀-鿿가-힯"
-_TOKEN_PATTERN = rf"(?u)[{_CJK}]|[^\W{_CJK}]+"
 
 
 class MissingExtraError(ImportError, ValueError):
@@ -69,6 +69,7 @@ class TextRetriever:
         self.max_features = max_features
         self.batch_size = batch_size
         self._vectorizer: Any = None
+        self._with_marks = True
         self._model: Any = None
         if self.kind == "sentence-transformers":
             self._model = _sentence_transformer(self.encoder)
@@ -82,7 +83,7 @@ class TextRetriever:
         """Learn TF-IDF terms and weights from the **training part's** item texts; the other encoders learn nothing here."""
         if self.kind != "tfidf":
             return self
-        vectorizer = _tfidf(max_features=self.max_features)
+        self._with_marks, vectorizer = True, _tfidf(max_features=self.max_features)
         try:
             vectorizer.fit([text or "" for text in texts])
         except ValueError as error:
@@ -155,7 +156,7 @@ class TextRetriever:
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {"format_version": _FORMAT_VERSION, "kind": self.kind, "batch_size": self.batch_size}
         if self.kind == "tfidf":
-            config |= {"max_features": self.max_features, "terms": self._terms()}
+            config |= {"max_features": self.max_features, "terms": self._terms(), "with_marks": self._with_marks}
             save_tensors({"idf": np.asarray(self._vectorizer.idf_, dtype=np.float64)}, folder / _WEIGHTS)
         elif Path(self.encoder).is_dir():
             shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True, ignore=_NOT_COPIED)
@@ -201,7 +202,8 @@ class TextRetriever:
             raise ValueError(f"{folder}: {len(terms)} terms, but {len(idf)} weights; the files do not belong together")
         retriever = cls("tfidf", max_features=config["max_features"], batch_size=config["batch_size"])
         vocabulary = {term: column for column, term in enumerate(terms)}
-        retriever._vectorizer = _tfidf(vocabulary=vocabulary)
+        retriever._with_marks = config.get("with_marks", False)  # as it was fitted
+        retriever._vectorizer = _tfidf(retriever._with_marks, vocabulary=vocabulary)
         retriever._vectorizer.idf_ = idf
         return retriever
 
@@ -209,10 +211,19 @@ class TextRetriever:
         return [str(term) for term in self._vectorizer.get_feature_names_out()]
 
 
-def _tfidf(**options: Any) -> Any:
+@cache
+def _token_pattern(with_marks: bool) -> str:
+    """A word, or one character of Chinese, Japanese or Korean (these have no blanks between words). Marks, such as the vowels of Hindi and
+    Thai, are no letters to Python; without them words fall into their consonants."""
+    marks = [chr(code) for code in range(0x300, 0x1E000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
+    letter = rf"[^\W{_CJK}]"
+    return rf"(?u)[{_CJK}]|{letter}+" + (rf"(?:[{''.join(marks)}]+{letter}*)*" if with_marks else "")
+
+
+def _tfidf(with_marks: bool = True, **options: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(token_pattern=_TOKEN_PATTERN, ngram_range=(1, 2), dtype=np.float64, **options)
+    return TfidfVectorizer(token_pattern=_token_pattern(with_marks), ngram_range=(1, 2), dtype=np.float64, **options)
 
 
 def _sentence_transformer(name: str) -> Any:

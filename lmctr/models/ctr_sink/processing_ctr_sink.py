@@ -25,6 +25,7 @@ from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.kept import forget_kept
+from lmctr.utils.outside import check_text
 from lmctr.utils.ragged import Ragged, blocks, offsets_from_lengths
 from lmctr.utils.rows import (
     check_kind,
@@ -465,7 +466,7 @@ class CTRSinkProcessor(ProcessorMixin):
 
     def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
         blank = " " if self._blanks["item"] else ""
-        clean = [str(text) if text is not None else "" for text in texts]
+        clean = ["" if text is None else check_text(str(text), "an item's text") for text in texts]
         counts = np.ones(len(clean), dtype=np.int64)
         if self.layout == "fields":
             lines = [text.split("\n") for text in clean]

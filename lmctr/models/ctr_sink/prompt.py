@@ -54,8 +54,8 @@ class ItemTemplate:
     """Text of an item from its catalogue columns, for example `"{title}[ ({genres})]"`.
 
     A list value is joined with ", ", a missing value gives an empty text, and a part in square brackets is left out
-    when all its columns are empty. `{description:.200}` reads 200 characters at most, of a text with blanks whole words. `[[`, `]]`, `{{`, `}}` stand for
-    the signs themselves. The result is stripped.
+    when all its columns are empty. `{description:.200}` reads 200 characters at most, whole words where they are half of that or more.
+    `[[`, `]]`, `{{`, `}}` stand for the signs themselves. The result is stripped.
 
     Raises:
         ValueError: brackets that do not match, a nested part, an empty column name, or no column at all.
@@ -166,11 +166,11 @@ def _value_text(value: Any) -> str:
 
 
 def _shortened(text: str, most: int | None) -> str:
-    """The first characters, without the last word where that is cut and not the only one."""
+    """The first characters, without the last word where that is cut and the words before it are half of them at least."""
     if most is None or len(text) <= most:
         return text
-    words = _WHOLE_WORDS.match(text[: most + 1])
-    return text[:most] if words is None else words[1]
+    words = _WHOLE_WORDS.match(text[: most + 1])  # of scripts without blanks a "word" may be all but a brand's name
+    return text[:most] if words is None or 2 * len(words[1]) < most else words[1]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 
 from lmctr.data.batches.rows import CONTEXTS, GRADED, reads_graded
 from lmctr.data.features.transform import merged_examples
-from lmctr.models.ctr_sink.piece_tokens import TokenCache
+from lmctr.models.ctr_sink.piece_tokens import TokenCache, tokenize
 from lmctr.models.ctr_sink.raw_rows import feedback_code
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
@@ -195,10 +195,11 @@ class TextAnswers(HistoryAnswers):
         return int(values.sum()), int(unknown.sum()), examples
 
     def _count_tokens(self, texts: list[str]) -> Ragged:
-        """How many tokens texts have, and how many of these are unknown."""
-        tokenizer = self.processor.tokenizer
-        rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return Ragged.from_rows([[len(row), row.count(tokenizer.unk_token_id)] for row in rows])
+        """How many tokens texts have, and how many of these are unknown; a text of which a tokenizer leaves nothing counts as an unknown one."""
+        unknown = self.processor.tokenizer.unk_token_id
+        rows = tokenize(self.processor.tokenizer, texts)
+        rows = [row if row or not text.strip() else [unknown] for text, row in zip(texts, rows)]
+        return Ragged.from_rows([[len(row), row.count(unknown)] for row in rows])
 
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, history, processor = super().unknown_in(request), request["history"], self.processor

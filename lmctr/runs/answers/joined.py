@@ -217,6 +217,7 @@ class JoinedRows:
         self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
         self.have_zone: bool | None = None  # the times of the input
         self.absent: list[str] = []  # columns of the context that the input lacks
+        self.unread: list[str] = []  # of the input, which the log's files of items and users tell of
 
     def blocks(self, source: Any, id_column: str | None = None) -> Iterator[Block]:
         """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order.
@@ -229,7 +230,12 @@ class JoinedRows:
                 `allow_unknown`, a field with next to no known value.
         """
         check_id_column(id_column, self.tasks)
-        wanted = self._wanted(columns_of(source, self.reading), id_column)
+        wanted = self._wanted(found := columns_of(source, self.reading), id_column)
+        listed = [
+            *self._listed("catalogue", found, self.names.item).values(),
+            *self._listed("users", found, self.names.user).values(),
+        ]
+        self.unread = [part.column for part in listed if part.column not in {*wanted} - {id_column}]
         for rows in rows_of(source, wanted, reading=self.reading):
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
@@ -253,6 +259,10 @@ class JoinedRows:
         if self.absent:
             found.append(
                 f"{where}: no column {first_quoted(self.absent)}, which the log has as context: scored as if that were missing on every row"
+            )
+        if self.unread:
+            found.append(
+                f"{where}: {first_quoted(self.unread)}: not read, as the log's files of items and users tell that; --log names a newer log"
             )
         return found
 

@@ -79,7 +79,7 @@ class TokenizerKeys(Values):
 
     type: Literal["wordpiece", "bpe"] = Field(description="How words are cut.")
     vocab_size: int = Field(8192, ge=1, description="Tokens at most.")
-    lowercase: bool = Field(True, description="Whether texts are made lower case.")
+    lowercase: bool = Field(True, description="Whether texts are made lower case, without accents.")
     min_frequency: int = Field(1, description="Tokens that are seen less often are left out.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import (
     usual_signal,
 )
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
+from lmctr.models.ctr_sink.piece_tokens import prompt_texts
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, fit_value_levels
@@ -186,7 +188,14 @@ class TextInput(GoingOn, LogInput):
     def check(self) -> list[str]:
         lines = super().check()
         try:
-            Prompt.load(self.data["prompt"]).item_texts(self.log.catalogue.slice(0, 1))
+            prompt = Prompt.load(self.data["prompt"])
+            prompt.item_texts(self.log.catalogue.slice(0, 1))
+            prompt.behavior_texts(self.log.catalogue.slice(0, 1))
+            for piece, text in prompt_texts(prompt).items():
+                if named := re.search(r"\{\w+\}", text):
+                    raise ValueError(
+                        f"{piece} {text!r} holds {named[0]}, which nothing fills: `item` and `behavior_item` read columns"
+                    )
         except ValueError as error:
             known = ", ".join(name for name in self.log.catalogue.column_names if name != "item_id")
             raise ValueError(
@@ -342,6 +351,10 @@ class TextInput(GoingOn, LogInput):
             raise ValueError(
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
+        if tokenizer.pad_token is tokenizer.eos_token is None:
+            raise ValueError(
+                f"{key}: {name!r} has neither a padding token nor an end token; set its pad_token and save it anew"
+            )
         if tokenizer.pad_token is None:  # Llama, GPT-2; padding is masked, so any token does that no text has
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
@@ -476,7 +489,7 @@ class TextInput(GoingOn, LogInput):
         told = [f"{share:.1%} of {name}" for name, share in known.items() if share >= _MUCH_UNKNOWN]
         if told:
             say(
-                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token}, "
+                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token or 'nothing'}, "
                 "whatever it says; where that is words, take a backbone of their language"
             )
 

@@ -223,6 +223,11 @@ def test_user_text_is_never_read_as_a_special_token(tokenizers, kind):
         assert (batch["attention_mask"] == 1).all()
 
 
+def test_half_a_character_is_an_error_that_shows_the_text(tokenizers):
+    with pytest.raises(ValueError, match=r"an item's text: the text 'cut \\ud83d' holds half of a surrogate pair at"):
+        CTRSinkProcessor(tokenizers["bert"])(histories=[[{"text": "cut \ud83d", "time": 1}]], targets=["x"], times=[2])
+
+
 def test_special_ids_that_a_tokenizer_yields_for_plain_text_are_dropped():
     assert 3 in plain_fast()("heat [SEP]", add_special_tokens=False, split_special_tokens=True)["input_ids"]
     processor = CTRSinkProcessor(plain_fast())

@@ -50,6 +50,9 @@ def test_a_missing_column_is_named(template):
 )
 def test_long_texts_are_cut_between_words(most, text):
     assert ItemTemplate(f"{{d:.{most}}}").fill({"d": "one\ntwo  愛の物語"}) == text
+    assert (
+        ItemTemplate("{d:.11}").fill({"d": "OPPO " + "手机壳" * 9}) == "OPPO 手机壳手机壳"
+    )  # no blanks behind the brand
     assert ItemTemplate("{d:.2}{d}").fill({"d": "愛の物"}) == "愛の愛の物"
 
 
