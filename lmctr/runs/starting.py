@@ -379,9 +379,10 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
 
 def _vocabulary(guess: LogGuess) -> int:
     """Most tokens of the texts: 2,000, and more where the titles have many characters (Chinese), each of which takes two."""
-    if guess.title is None or guess.title not in guess.items.table.column_names:  # there it may have another name
+    sample = guess.events if guess.items is None else guess.items
+    if guess.title not in sample.table.column_names:  # there it may have another name
         return 2000
-    return max(2000, 1000 + 3 * len(set().union(*guess.items.values(guess.title).to_pylist())))
+    return max(2000, 1000 + 3 * len(set().union(*sample.values(guess.title).drop_null().to_pylist())))
 
 
 def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:

@@ -389,6 +389,10 @@ def test_the_recipe_of_texts_has_room_for_the_characters_of_chinese_titles(click
     assert main(["init", "log.csv", "--items", "things.csv", "--yes"]) == 0
     wanted = yaml.safe_load(Path("log/ctr_sink.yaml").read_text())["model"]["tokenizer"]
     assert len(train_tokenizer(titles, wanted["type"], wanted["vocab_size"])) > 2 * 2800
+    log |= {"click": np.arange(ROWS) // 7 % 2, "title": [titles[item] if item else None for item in log["item"]]}
+    pd.DataFrame(log).to_csv("whole.csv", index=False)  # the titles stand in the one file
+    assert main(["init", "whole.csv", "--yes"]) == 0
+    assert yaml.safe_load(Path("whole/ctr_sink.yaml").read_text())["model"]["tokenizer"]["vocab_size"] > 2 * 2800
 
 
 def test_titles_that_are_long_behind_the_sample_are_bounded(clicks, monkeypatch):

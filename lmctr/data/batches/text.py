@@ -94,7 +94,7 @@ class TextView(LogBatches):
             self.pieces = processor.encode_items(texts)
         self._gone = np.zeros(
             len(texts), dtype=np.int64
-        )  # 1 of a text of which a tokenizer without an unknown token leaves nothing
+        )  # 1 where a tokenizer without an unknown token leaves nothing
         for row in np.flatnonzero(self.pieces.item_length == 0):
             self._gone[row] = bool((texts[row] or "").strip())
         feedback = None
