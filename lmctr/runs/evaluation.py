@@ -30,10 +30,10 @@ from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.progress import ProgressLines
 from lmctr.runs.recipe import Recipe, load_recipe, refuse_other_overrides
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.precision import has_bf16_units
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, replacing, write_json
 from lmctr.utils.load_report import without_bars
+from lmctr.utils.measure import has_bf16_units
 from lmctr.utils.progress import showing
 from lmctr.utils.random_state import kept_random_state, kept_settings
 

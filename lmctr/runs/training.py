@@ -45,7 +45,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import EndAtInterrupt, StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.checks import check_metric_name, check_tables, says_of_stages
-from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
+from lmctr.training.precision import LEAST_GAIN, bf16_gain
 from lmctr.training.processes import FirstProcess, end_with_parent, leave_process_group, says_of_launch
 from lmctr.training.recency import no_times
 from lmctr.training.sharded import count_parameters, new_tables
@@ -53,7 +53,7 @@ from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import expanded, for_arrow, json_text, read_json, write_json, write_text
 from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
-from lmctr.utils.measure import commit_here, machine_line, versions
+from lmctr.utils.measure import commit_here, has_bf16_units, machine_line, versions
 from lmctr.utils.progress import say, showing
 from lmctr.utils.ragged import blocks
 from lmctr.utils.random_state import kept_random_state, kept_settings

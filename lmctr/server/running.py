@@ -22,7 +22,7 @@ from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.served import ServedModel, bound
 from lmctr.runs.examples import example_request
 from lmctr.utils.lock import owned
-from lmctr.utils.measure import usable_device
+from lmctr.utils.measure import keep_freed_memory, usable_device
 
 from .options import ServeOptions
 
@@ -51,6 +51,7 @@ def serve(options: ServeOptions) -> int:
         raise ImportError(f"lmctr serve needs the extra serve: pip install 'lmctr[serve]' ({error})") from error
     workers, threads = _workers(options)
     torch.set_num_threads(threads)
+    keep_freed_memory()
     asked = threading.Event()  # for a new version, while the first one is loaded
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: asked.set())

@@ -13,15 +13,6 @@ LEAST_GAIN = 1.1
 """How many times as fast the trial's steps must be in bfloat16."""
 
 
-def has_bf16_units(device: str | torch.device) -> bool:
-    """Whether a device multiplies bfloat16 numbers itself, rather than by way of float32."""
-    place = torch.device(device)
-    if place.type == "cuda":
-        return torch.cuda.get_device_capability(place) >= (8, 0)
-    known = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
-    return place.type == "cpu" and any(tell is not None and tell() for tell in known)
-
-
 def bf16_gain(model: torch.nn.Module, inputs: Mapping[str, Any], repeats: int = 3) -> float:
     """How many times as fast a forward and backward pass is under bfloat16 autocast; both in turn, after a step of each.
 

@@ -208,7 +208,9 @@ def test_there_is_an_example_for_every_kind_of_input(tmp_path, kind):
     assert running._example(served) is None
 
 
-def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):
+def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys, monkeypatch):
+    kept = []
+    monkeypatch.setattr(running, "keep_freed_memory", lambda: kept.append(True))  # in a process that goes on
     folder, other = table_run(tmp_path / "run"), table_run(tmp_path / "other", seed=1)
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     assert main(["serve", str(folder), "--port", "0"]) == 2
@@ -220,6 +222,7 @@ def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", str(other), "--port", str(taken.getsockname()[1])]) == 2
     assert "cannot listen there" in capsys.readouterr().err
+    assert len(kept) == 3
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,24 @@ def test_attention_of_packed_candidates_is_that_of_each_alone(monkeypatch):
             monkeypatch.undo()
 
 
+@pytest.mark.parametrize("queries", [3, 512])
+def test_products_of_bfloat16_are_the_attention_of_the_kernel(monkeypatch, queries):
+    """Where the processor has units for it; in blocks of queries, against float64."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, count, 8).bfloat16() for count in (7, 40, 40))
+    scores = query.double() @ key.double().transpose(-1, -2) * 0.3
+    expected = scores.softmax(-1) @ value.double(), scores.logsumexp(-1)
+    called, kernel = [], packed_attention._FLASH
+    monkeypatch.setattr(packed_attention, "_FLASH", lambda *own, **named: called.append(own) or kernel(*own, **named))
+    monkeypatch.setattr(packed_attention, "_QUERIES", queries)
+    for units in (True, False):
+        monkeypatch.setattr(packed_attention, "has_bf16_units", lambda device, units=units: units)
+        out, total = packed_attention._attention(query, key, value, scale=0.3, softcap=None)
+        assert (len(called), out.dtype, total.dtype) == (1 - units, torch.bfloat16, torch.float32)
+        torch.testing.assert_close(out.double(), expected[0], atol=0.01, rtol=0.01)
+        torch.testing.assert_close(total.double(), expected[1], atol=0.01, rtol=0.01)
+
+
 @pytest.mark.parametrize("model_type", ["qwen2", "bert"])
 def test_equal_candidates_are_scored_once(model_type):
     model, processor = make(model_type)

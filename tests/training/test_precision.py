@@ -7,8 +7,9 @@ from torch import nn
 import lmctr.runs
 from lmctr.runs import training
 from lmctr.training.arguments import CTRTrainingArguments
-from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
+from lmctr.training.precision import LEAST_GAIN, bf16_gain
 from lmctr.utils.files import read_json
+from lmctr.utils.measure import has_bf16_units
 
 RECIPE = {
     "data": {

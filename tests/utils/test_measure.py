@@ -1,3 +1,6 @@
+import inspect
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -5,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from lmctr.utils.measure import commit_here, machine, machine_line, peak_memory, versions
+from lmctr.utils.measure import commit_here, keep_freed_memory, machine, machine_line, peak_memory, versions
 
 
 def test_machine():
@@ -43,3 +46,30 @@ def test_commit(tmp_path, monkeypatch):
 
 def test_peak_memory():
     assert peak_memory() > 1 << 24  # an interpreter with PyTorch
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep memory as they like")
+@pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "2"}])
+def test_freed_memory_is_kept_where_nobody_set_otherwise(own):
+    """Blocks of 8 MiB, freed and taken again: next to no page is handed out anew."""
+    code = f"""
+import ctypes, importlib.util, resource
+
+spec = importlib.util.spec_from_file_location("measure", {inspect.getfile(keep_freed_memory)!r})  # without the package, which takes seconds
+spec.loader.exec_module(measure := importlib.util.module_from_spec(spec))
+measure.keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [libc.malloc(8 << 20) for _ in range(8)]
+    for block in blocks:
+        ctypes.memset(block, 1, 8 << 20)
+    for block in blocks:
+        libc.free(block)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | own
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    first, *later = map(int, found.stdout.split())
+    assert (max(later) < first / 10) == (not own)
