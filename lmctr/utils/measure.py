@@ -153,13 +153,11 @@ def keep_freed_memory() -> None:
     after each request otherwise, which hands them out page by page: a sixth of the time of a request."""
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # in malloc.h
     with contextlib.suppress(AttributeError, OSError, TypeError):  # where there is no glibc
-        for option, size in (
-            (-1, 256 << 20),
-            (-2, 64 << 20),
-            (-3, 64 << 20),
-        ):  # trim threshold, top pad, mmap threshold: malloc.h
-            ctypes.CDLL(None).mallopt(option, size)
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, size in ((trim_threshold, 256 << 20), (top_pad, 64 << 20), (mmap_threshold, 64 << 20)):
+            mallopt(option, size)
 
 
 def size_of(value: Any) -> int:

@@ -43,9 +43,13 @@ class Values(BaseModel):
     def _with_numbers(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        numbers = {field.alias or name for name, field in cls.model_fields.items() if _takes_numbers(field.annotation)}
-        texts = {key for key in numbers & given.keys() if isinstance(given[key], str)}
-        return given | {key: float(given[key]) for key in texts if _WITH_EXPONENT.fullmatch(given[key])}
+        texts = {key for key, value in given.items() if isinstance(value, str) and _WITH_EXPONENT.fullmatch(value)}
+        numbers = {
+            key
+            for name, field in cls.model_fields.items()
+            if (key := field.alias or name) in texts and _takes_numbers(field.annotation)
+        }
+        return {**given, **{key: float(given[key]) for key in numbers}}
 
 
 class Wording:

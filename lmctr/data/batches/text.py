@@ -92,10 +92,9 @@ class TextView(LogBatches):
             texts, self._target_offset = behaviors + texts, log.num_items
         with Work(f"tokenising {sum(text is not None for text in texts):,} texts"):
             self.pieces = processor.encode_items(texts)
-        self._gone = np.zeros(
-            len(texts), dtype=np.int64
-        )  # 1 where a tokenizer without an unknown token leaves nothing
-        for row in np.flatnonzero(self.pieces.item_length == 0):
+        # 1 of a text of which a tokenizer without an unknown token leaves nothing
+        self._gone = (self.pieces.item_length == 0).astype(np.int64)
+        for row in np.flatnonzero(self._gone):
             self._gone[row] = bool((texts[row] or "").strip())
         feedback = None
         if processor.needs_feedback:

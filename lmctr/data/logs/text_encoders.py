@@ -215,9 +215,12 @@ class TextRetriever:
 def _token_pattern(with_marks: bool) -> str:
     """A word, or one character of Chinese, Japanese or Korean (these have no blanks between words). Marks, such as the vowels of Hindi and
     Thai, are no letters to Python; without them words fall into their consonants."""
-    marks = [chr(code) for code in range(0x300, 0x1E000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
     letter = rf"[^\W{_CJK}]"
-    return rf"(?u)[{_CJK}]|{letter}+" + (rf"(?:[{''.join(marks)}]+{letter}*)*" if with_marks else "")
+    pattern = rf"(?u)[{_CJK}]|{letter}+"
+    if not with_marks:  # as retrievers were fitted before
+        return pattern
+    marks = [chr(code) for code in range(0x300, 0x1E000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
+    return pattern + rf"(?:[{''.join(marks)}]+{letter}*)*"
 
 
 def _tfidf(with_marks: bool = True, **options: Any) -> Any:
