@@ -8,6 +8,7 @@ import pytest
 import torch
 from packaging.version import Version
 from peft import LoraConfig, get_peft_model
+from pretended_device import pretended
 from transformers import AutoConfig, AutoModel
 
 import lmctr
@@ -45,6 +46,8 @@ class CTRModelTesterMixin:
     read_by_head = ("labels", "ecpm")  # and not by the base model
     has_float64 = True  # whether all of a float64 model's layers compute in it
     offloads = True  # whether accelerate may bring its weights layer by layer
+    bounds = {}  # config values that keep a pass on an accelerator from waiting for the host
+    host_reads = 0  # how often it waits all the same, in this package's code
     changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
 
     def make_config(self, **values):
@@ -412,3 +415,27 @@ class CTRModelTesterMixin:
             loaded = loader.from_pretrained(tmp_path, variant="fp16")
             assert getattr(loaded.config, "variant", None) == getattr(model.config, "variant", None)
             assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
+
+    def test_on_another_device(self, monkeypatch):
+        """Every tensor of a pass and of its gradients is made where the weights are; what waits for the device is known."""
+        model = self.make_model(**self.bounds).train()
+        batch = self.make_batch(model.config)
+        moved = copy.deepcopy(model)
+        torch.manual_seed(3)
+        expected = model(**batch)
+        expected.loss.backward()
+        with pretended(monkeypatch) as host_reads:
+            moved.to("cuda")
+            torch.manual_seed(3)
+            found = moved(**{name: values.to("cuda") for name, values in batch.items()})
+            assert found.logits.device.type == "cuda"
+            assert len(host_reads) == self.host_reads, host_reads
+            found.loss.backward()
+            gradients = {name: weight.grad for name, weight in moved.named_parameters() if weight.grad is not None}
+            torch.testing.assert_close(found.logits.detach().cpu(), expected.logits.detach(), atol=1e-5, rtol=1e-4)
+            for name, weight in model.named_parameters():
+                if weight.grad is None:
+                    assert name not in gradients, name
+                else:
+                    assert gradients[name].device.type == "cuda", name
+                    torch.testing.assert_close(gradients[name].cpu(), weight.grad, atol=1e-5, rtol=1e-3, msg=name)

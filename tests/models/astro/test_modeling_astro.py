@@ -14,6 +14,7 @@ from lmctr import ASTROConfig, ASTROForCTR, ASTROModel
 class ASTROTester(CTRModelTesterMixin):
     config_class, model_class, base_class = ASTROConfig, ASTROForCTR, ASTROModel
     changing_key = ("num_time_buckets", 5)
+    host_reads = 1  # the room that the longest block needs
     switches: dict = {}
 
     def make_config(self, **values):

@@ -54,6 +54,7 @@ def model_of(backbone="bert", implementation="sdpa", **values):
 class FieldsTester(CTRModelTesterMixin):
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
+    bounds = {"max_sinks": 7}
 
     def make_config(self, **values):
         return sink_config(self.backbone, layout="fields", **({"sink_signal": ["recency", "feedback"]} | values))

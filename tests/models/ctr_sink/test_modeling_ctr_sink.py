@@ -11,6 +11,7 @@ from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
 class CTRSinkTester(CTRModelTesterMixin):
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
+    bounds = {"max_sinks": 7}
 
     @property
     def has_float64(self):

@@ -45,6 +45,7 @@ def split_batch(config, side="right", seed=0, extra=0):
 class SplitTester(CTRModelTesterMixin):
     config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
     backbone = None
+    host_reads = 7  # fields are cut, and each is encoded once, in as much room as the batch needs
 
     def make_config(self, **values):
         return split_config(self.backbone, **({"sink_signal": ["recency", "feedback"]} | values))
