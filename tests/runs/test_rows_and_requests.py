@@ -15,6 +15,7 @@ from lmctr.data import split_log
 from lmctr.data.processors.extend_sequence import extend_sequence_processor
 from lmctr.data.processors.feature_values import OOV
 from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.answers.served import ServedModel
 
 ROWS, ITEMS = 1500, 60
 COLUMNS = {
@@ -298,6 +299,25 @@ def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, 
     np.testing.assert_array_equal(
         pd.read_csv(tmp_path / "out.csv").logit.to_numpy(np.float32), run.predict(rows.assign(device=None))
     )
+
+
+def test_a_served_model_of_texts_reads_the_context(tmp_path):
+    data = {"name": str(write_log(tmp_path)), "statistics": ["user_rate", "context"], "num_behaviors": 3}
+    data |= {"prompt": {"base": "generic/en", "item": "{kind}"}, "baselines": False, "max_train_samples": 200}
+    model = {"family": "ctr_sink", "backbone": TINY_BERT, "tokenizer": {"type": "wordpiece", "vocab_size": 200}}
+    training = {"stage1_epochs": 0, "stage2_epochs": 1, "use_cpu": True, "learning_rate": 0.01}
+    run = lmctr.runs.train({"data": data, "model": model, "training": training}, output_dir=tmp_path / "run")
+    served, history = ServedModel(str(run.path)), [{"text": "kind 1", "time": 1_700_000_000, "item": 1}]
+    candidates = [{"text": "kind 2", "item": 2, "context": {"device": "phone", "place": place}} for place in (0, 3)]
+    request = {"history": history, "candidates": candidates, "time": 1_700_900_100}
+    expected = run.predict([request])
+    assert abs(expected[0] - expected[1]) > 1e-4
+    state = served.new_state()
+    state.extend(history)
+    own = served.check({key: request[key] for key in ("candidates", "time")}, has_state=True)
+    for asked in ((served.check(request), None), (own, state)):
+        (found,) = served.score([asked])
+        np.testing.assert_allclose(found.logits, expected, atol=1e-5)
 
 
 def test_what_rows_say_of_items_is_told_where_the_file_of_items_says_it(run, rows, tmp_path, capsys):

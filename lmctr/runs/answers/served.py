@@ -275,7 +275,7 @@ class ServedModel:
                 found[place] = logits
         scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
         counted = isolated(lambda some: [self.answers.unknown_in(asked[place][0]) for place in some], scored)
-        for request, state in (asked[place] for place in scored):
+        for request, state in ((ready[place], asked[place][1]) for place in scored):
             self.answers.count_cut(request if state is None else {**request, "history": state.history})
         if self.answers.counts_cut and self.answers.cut_words():
             self.answers.counts_cut = False
