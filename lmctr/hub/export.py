@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from lmctr.hub.export_inputs import names_of, random_inputs
+from lmctr.hub.export_inputs import graph_axes, names_of, random_inputs
 from lmctr.hub.options import EMBEDDINGS, EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
@@ -29,7 +29,6 @@ from lmctr.runs.download import open_model, place_beside
 from lmctr.runs.examples import example_batch
 from lmctr.runs.loading import load_folder
 from lmctr.runs.vectors import value_vectors, write_vectors
-from lmctr.scaling.inputs import input_shapes
 from lmctr.utils.files import write_json
 from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
@@ -111,16 +110,12 @@ def export_model(
     ```
     """
     _check(model, format)
-    weighted = [field.name for field in getattr(processor, "fields", ()) if getattr(field, "weight_separator", None)]
-    if weighted:
-        raise ValueError(
-            f"processor: the lists {', '.join(weighted)} have weights (weight_separator), which a graph does not take; serve the run itself"
-        )
     plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False).bake()
     for module in plain.modules():
         if isinstance(module, (BoostedTrees, ValueRates)):
             module.bake()
-    batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
+    axes = graph_axes(plain.config, processor)
+    batches = [random_inputs(plain.config, *sizes, seed=seed, axes=axes) for seed, sizes in enumerate(_SIZES)]
     names = list(batches[0])
     if example is not None:
         batches.append({name: _as_traced(name, example[name], batches[0][name]) for name in names})
@@ -128,7 +123,6 @@ def export_model(
     limit = getattr(plain.base_model, "max_positions", None) if is_one_text else None  # others: of each text field
     if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
         limit = plain.config.num_positions - _padding(plain)
-    axes = input_shapes(plain.config)
     folder = Path(path)
     # a place that may not be written is told before the minutes of tracing
     with owned(folder, "`lmctr export`", ".export.lock"):

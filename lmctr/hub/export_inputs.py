@@ -7,7 +7,15 @@ from typing import Any
 import torch
 
 from lmctr.models.common.configuration import CTRConfig
-from lmctr.scaling.inputs import id_axis, id_tables, input_shapes
+from lmctr.scaling.inputs import Axes, id_axis, id_tables, input_shapes
+
+
+def graph_axes(config: CTRConfig, processor: Any) -> Axes:
+    """The axes of each input of a graph, see [`input_shapes`]: with the weights of lists, where the processor reads some."""
+    axes = dict(input_shapes(config))
+    if any(getattr(field, "weight_separator", None) for field in getattr(processor, "fields", ())):
+        axes["sequence_weights"] = axes["sequence_ids"]
+    return axes
 
 
 def names_of(processor: Any, name: str) -> list[str]:
@@ -15,7 +23,7 @@ def names_of(processor: Any, name: str) -> list[str]:
     side, _, own = name.partition("_")
     if side in ("user", "ad") and hasattr(processor, side):  # of impressions
         return names_of(getattr(processor, side), own)
-    kind = {"input_ids": "id", "numeric_values": "value", "sequence_ids": "list"}.get(name)
+    kind = {"input_ids": "id", "numeric_values": "value", "sequence_ids": "list", "sequence_weights": "list"}.get(name)
     if kind is not None:
         return [field.name for field in getattr(processor, "fields", ()) if getattr(field, "kind", None) == kind]
     if name == "statistics":
@@ -29,9 +37,10 @@ def names_of(processor: Any, name: str) -> list[str]:
 
 
 def random_inputs(
-    config: CTRConfig, batch: int, length: int, candidates: int, seed: int = 0
+    config: CTRConfig, batch: int, length: int, candidates: int, seed: int = 0, axes: Axes | None = None
 ) -> dict[str, torch.Tensor]:
-    """A batch that fits a model: ids of all its tables, histories and texts of different lengths, padded on the right."""
+    """A batch that fits a model: ids of all its tables, histories and texts of different lengths, padded on the right. `axes`: of
+    [`graph_axes`]; default: of [`input_shapes`]."""
     generator = torch.Generator().manual_seed(seed)
     layout = getattr(config, "layout", "single")
     least = config.num_fields if layout == "fields" else 2  # tokens of a row
@@ -41,7 +50,8 @@ def random_inputs(
     def ids(shape: tuple[int, ...], high: int, low: int = 0) -> torch.Tensor:
         return torch.randint(low, max(high, low + 1), shape, generator=generator)
 
-    shapes = {name: tuple(sizes.get(axis, axis) for axis in axes) for name, axes in input_shapes(config).items()}
+    axes = input_shapes(config) if axes is None else axes
+    shapes = {name: tuple(sizes.get(axis, axis) for axis in own) for name, own in axes.items()}
     lengths = (length - torch.arange(batch) * 2).clamp_min(min(length, least))
     inside = torch.arange(length) < lengths[:, None]  # (B, L)
     found = {}
@@ -57,6 +67,8 @@ def random_inputs(
                 found[name] = found[name].int()
         elif name in ("numeric_values", "statistics", "user_numeric_values", "ad_numeric_values"):
             found[name] = torch.randn(shape, generator=generator)
+        elif name == "sequence_weights":
+            found[name] = torch.rand(shape, generator=generator) * inside[:, None]
     if "attention_mask" in shapes:
         found["input_ids"] = ids(shapes["input_ids"], config.text_config.vocab_size)
         found["attention_mask"] = inside.long()

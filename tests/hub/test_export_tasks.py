@@ -1,4 +1,6 @@
-"""Graphs of models with several labels and with vectors made elsewhere; lists with weights are refused."""
+"""Graphs of models with several labels and with vectors made elsewhere; and of lists with weights."""
+
+import json
 
 import pytest
 import torch
@@ -39,9 +41,32 @@ def test_a_graph_gives_every_task(head, tmp_path):
     assert "logits.sigmoid()  # (rows, 2): click, order\n" in build_card(tmp_path / "model")
 
 
-def test_lists_with_weights_are_refused(tmp_path):
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_lists_with_weights(tmp_path, format):
     fields = [*FIELDS, {"name": "tags", "type": "multi_value", "separator": " ", "weight_separator": ":"}]
-    processor = TabularFeatureProcessor(fields, label=None).fit({**TABLE, "tags": ["u:1", "v:2", "", "u:1 v:2"]})
+    fields += [{"name": "plain", "type": "multi_value", "separator": " "}]
+    lists = {"tags": ["u:1", "v:2", "", "u:1 v:2"], "plain": ["u", "v", "", "u v"]}
+    processor = TabularFeatureProcessor(fields, label=None).fit({**TABLE, **lists})
     model = DeepFMForCTR(DeepFMConfig(**processor.model_config_values(), hidden_units=[4]))
-    with pytest.raises(ValueError, match=r"the lists tags have weights \(weight_separator\)"):
-        export_model(model, processor, tmp_path, "torch")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.5)
+    file = export_model(model.eval(), processor, tmp_path, format)
+    assert json.loads((tmp_path / "export.json").read_text())["input_details"]["sequence_weights"] == {
+        "dtype": "float32",
+        "axes": ["batch", 2, "length"],
+        "columns": ["tags", "plain"],
+    }
+    rows = {"a": ["x", "y"], "b": ["p", "p"], "n": [0.5, 2.0], "tags": ["u:3 v:1", "u:1 v:3"], "plain": ["u", "u v"]}
+    batch = processor(rows)
+    with torch.no_grad():
+        expected = model(**batch).logits
+    if format == "onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(file)
+        named = {entry.name: batch[entry.name].numpy() for entry in session.get_inputs()}
+        found = torch.from_numpy(session.run(["logits"], named)[0])
+    else:
+        found = torch.export.load(file).module()(**batch)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    even = {**batch, "sequence_weights": torch.ones_like(batch["sequence_weights"])}
+    assert (model(**even).logits - expected).abs().max() > 0.01
