@@ -85,9 +85,10 @@ def _run(func, args, kwargs):
     if name == "aten::_local_scalar_dense":
         _note_host_read()
         return found
-    if stays or name == "aten::copy_":
-        found = tree_map(lambda one: OnDevice(one) if torch.is_tensor(one) and stays else one, found)
-    return return_and_correct_aliasing(func, args, kwargs, found) if len(here) < len(tensors) and stays else found
+    if not stays:
+        return found
+    found = tree_map(lambda one: OnDevice(one) if torch.is_tensor(one) else one, found)
+    return return_and_correct_aliasing(func, args, kwargs, found) if len(here) < len(tensors) else found
 
 
 host_reads = []  # by the package's own code, as `file:line`: each waits for all that the device has been asked for
