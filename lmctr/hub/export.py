@@ -114,15 +114,17 @@ def export_model(
     for module in plain.modules():
         if isinstance(module, (BoostedTrees, ValueRates)):
             module.bake()
+    is_one_text = getattr(plain.config, "layout", "single") == "single"
+    limit = getattr(plain.base_model, "max_positions", None) if is_one_text else None  # others: of each text field
+    limit = getattr(plain.config, "num_positions", limit)
     axes = graph_axes(plain.config, processor)
-    batches = [random_inputs(plain.config, *sizes, seed=seed, axes=axes) for seed, sizes in enumerate(_SIZES)]
+    batches = [
+        random_inputs(plain.config, rows, min(length, limit or length), candidates, seed=seed, axes=axes)
+        for seed, (rows, length, candidates) in enumerate(_SIZES)
+    ]
     names = list(batches[0])
     if example is not None:
         batches.append({name: _as_traced(name, example[name], batches[0][name]) for name in names})
-    is_one_text = getattr(plain.config, "layout", "single") == "single"
-    limit = getattr(plain.base_model, "max_positions", None) if is_one_text else None  # others: of each text field
-    if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
-        limit = plain.config.num_positions - _padding(plain)
     folder = Path(path)
     # a place that may not be written is told before the minutes of tracing
     with owned(folder, "`lmctr export`", ".export.lock"):
@@ -170,7 +172,7 @@ def _write(
                 weight.metadata_props.clear()
             graph.save(str(file))
     with Work("comparing the graph with the model"):
-        parity = _parity(plain, file, format, program, batches, limit)
+        parity = _parity(plain, file, format, program, batches)
     processor.save_pretrained(folder)
     types = {name: str(batches[0][name].dtype).removeprefix("torch.") for name in names}
     # The inputs' names stay a plain list: programs that serve graphs of earlier versions read it.
@@ -239,7 +241,7 @@ def _trace(
 ) -> ExportedProgram:
     dims = {
         "batch": Dim("batch", min=1),
-        "length": Dim("length", min=2 if "attention_mask" in inputs else 1, max=limit),
+        "length": Dim.STATIC if limit == 1 else Dim("length", min=2 if "attention_mask" in inputs else 1, max=limit),
         "candidates": Dim("candidates", min=1),
     }
     shapes = {
@@ -290,7 +292,8 @@ def _without_idle_nodes(program: ExportedProgram) -> ExportedProgram:
 def _name_axes(graph: Any, axes: dict[str, tuple]) -> None:
     names = {}
     for entry in graph.model.graph.inputs:
-        names |= {found: axis for found, axis in zip(entry.shape, axes[entry.name]) if isinstance(axis, str)}
+        shape = zip(entry.shape, axes[entry.name])
+        names |= {found: axis for found, axis in shape if isinstance(axis, str) and not isinstance(found, int)}
     graph.rename_axes(names)
 
 
@@ -302,9 +305,7 @@ def _as_traced(name: str, given: torch.Tensor, like: torch.Tensor) -> torch.Tens
     return given
 
 
-def _parity(
-    model: nn.Module, file: Path, format: str, program: ExportedProgram, batches: list, limit: int | None
-) -> dict[str, Any]:
+def _parity(model: nn.Module, file: Path, format: str, program: ExportedProgram, batches: list) -> dict[str, Any]:
     """What `parity.json` holds; ONNX is run by onnxruntime where there is one, else the program that it was written from is."""
     if format == "onnx" and find_spec("onnxruntime") is not None:
         import onnxruntime
@@ -323,8 +324,6 @@ def _parity(
 
     worst, largest, count = 0.0, 0.0, 0
     for batch in batches:
-        if limit is not None and next(iter(batch.values())).shape[1] > limit:
-            continue
         with torch.inference_mode():
             expected = model(**batch).logits
         found = run(batch)

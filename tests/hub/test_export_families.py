@@ -42,10 +42,10 @@ NAMES = [*(family.model_type for family in families() if family.input != "text")
 ALL = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
-def model_of(name):
+def model_of(name, **more):
     family = family_of(name.split()[0])
     torch.manual_seed(0)
-    values = VALUES[family.input] | SMALL.get(name, {}) | MORE.get(name, {})
+    values = VALUES[family.input] | SMALL.get(name, {}) | MORE.get(name, {}) | more
     model = family.load("ForCTR")(family.load("Config")(**values))
     with torch.no_grad():  # so that logits differ visibly, and what starts at zero counts
         for parameter in model.parameters():
@@ -78,6 +78,18 @@ def test_onnx_of_every_family(name, tmp_path):
     assert parity["run_by"].startswith("onnxruntime")
     details = json.loads((tmp_path / "export.json").read_text())
     assert details["inputs"] == taken
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_histories_as_long_as_the_model_has_positions(most, tmp_path):
+    model = model_of("behavior_transformer", num_positions=most)
+    program = torch.export.load(export_model(model, Processor(), tmp_path, format="torch")).module()
+    assert json.loads((tmp_path / "export.json").read_text())["max_length"] == most
+    for length in range(1, most + 1):
+        batch = random_inputs(model.config, 4, length, 3, seed=5)
+        with torch.no_grad():
+            expected = model(**batch).logits
+        torch.testing.assert_close(program(**batch), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_run_by_the_command_line(finished_run, tmp_path, capsys):
