@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_tester import CTRModelTesterMixin
 from tiny_models import BACKBONES, DECODERS, ENCODERS, batch_of, pad, rows, sink_config, text_config
+from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
 
@@ -26,6 +27,12 @@ class CTRSinkTester(CTRModelTesterMixin):
 
     def make_batch(self, config, seed=0):
         return {**batch_of(config, seed=seed), "labels": torch.tensor([1.0, 0.0, 1.0])}
+
+    def test_on_another_device(self, monkeypatch):
+        bucket = getattr(modeling_deberta_v2, "make_log_bucket_position", None)
+        if self.backbone == "deberta-v2" and isinstance(bucket, torch.jit.ScriptFunction):
+            pytest.skip("scripted by this version of transformers: C++ then asks the tensors, which know of no device")
+        super().test_on_another_device(monkeypatch)
 
     def test_activation_checkpointing_gives_the_same_gradients(self):
         if self.backbone != "mpnet":  # whose own class cannot
