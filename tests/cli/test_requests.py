@@ -135,6 +135,7 @@ def test_standard_input_and_output(decoder_run, monkeypatch, capsys):
         (["--batch_size", "0"], "--batch-size must be at least 1"),
         (["--id-column", "x"], "--id-column is for runs that read tables"),
         (["--max_tokens", "0"], "--max-tokens must be at least 1"),
+        (["--output", "scores.parquet"], "--output scores.parquet: answers to requests are JSON lines, no table"),
     ],
 )
 def test_bad_options(tiny_run, tmp_path, capsys, words, message):

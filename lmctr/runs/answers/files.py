@@ -36,7 +36,7 @@ def check_input(path: str, table: bool) -> None:
 
 
 def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
-    """Make sure that a file can be written there before anything is computed; `formats` are the suffixes that it may have.
+    """Make sure that a file can be written there before anything is computed; `formats` are the suffixes that a table may have, None for JSON lines.
 
     Raises:
         FileNotFoundError, ValueError: names the option and the file.
@@ -45,6 +45,10 @@ def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
         return
     if formats is not None and Path(path).suffix not in formats:
         raise ValueError(f"--output {path}: give a file that ends in {', '.join(formats)}, or - for standard output")
+    if formats is None and path.endswith(_TABLES):
+        raise ValueError(
+            f"--output {path}: answers to requests are JSON lines, no table; give a .jsonl file, or - for standard output"
+        )
     if Path(path).is_dir():
         raise ValueError(f"--output {path} is a folder; give a file, or - for standard output")
     if not Path(path).parent.is_dir():
