@@ -28,7 +28,7 @@ from lmctr.runs.answers.predict import item_statistics_file, load_retriever
 from lmctr.runs.download import open_model, place_beside
 from lmctr.runs.examples import example_batch
 from lmctr.runs.loading import load_folder
-from lmctr.runs.vectors import value_vectors, write_vectors
+from lmctr.runs.vectors import vectors, write_vectors
 from lmctr.utils.files import write_json
 from lmctr.utils.load_report import without_bars
 from lmctr.utils.lock import owned
@@ -54,9 +54,10 @@ def run_export(options: ExportOptions) -> int:
     model, processor = load_folder(folder)
     if options.format == EMBEDDINGS:
         with errors_of(options.run):
-            vectors = value_vectors(model, processor)
-        for name, table, file in zip(vectors, vectors.values(), write_vectors(vectors, target)):
-            print(f"wrote {file}: {len(table):,} values of {name}, vectors of {len(table['vector'][0])}")
+            found = vectors(model, processor, options.users, options.ads)
+        what = "values" if options.users is options.ads is None else "rows"
+        for name, table, file in zip(found, found.values(), write_vectors(found, target)):
+            print(f"wrote {file}: {len(table):,} {what} of {name}, vectors of {len(table['vector'][0])}")
         return 0
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:

@@ -65,7 +65,7 @@ class PushOptions(_CardContent):
 class ExportOptions:
     """Write a model as one graph without Python, with its processor, the names and axes of its inputs (export.json) and the largest
     difference to the model's logits over random requests (parity.json). Every family can be exported. Or, of tables and sequences, the vectors of each
-    field's values, such as items and users, as a Parquet file for each field."""
+    field's values, such as items and users, as a Parquet file for each field; of two towers those of the rows of --users and --ads."""
 
     run: str = option(
         "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
@@ -80,6 +80,19 @@ class ExportOptions:
     output: str | None = option(
         "folder to write (default RUN/export-FORMAT; of a Hub id ./NAME-export-FORMAT)", None, metavar="FOLDER"
     )
+    users: str | None = option(
+        "embeddings of two towers: a table of users, to be written with a vector for each row, whose inner product with an ad's is the logit",
+        None,
+        metavar="FILE",
+    )
+    ads: str | None = option("the same of ads", None, metavar="FILE")
+
+    def __post_init__(self) -> None:
+        for name in ("users", "ads"):
+            if getattr(self, name) is not None and self.format != EMBEDDINGS:
+                raise ValueError(
+                    f"--{name} is for --format {EMBEDDINGS}; a graph ({self.format}) takes its inputs later"
+                )
 
 
 @dataclass

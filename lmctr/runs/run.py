@@ -190,18 +190,23 @@ class Run:
         given = (None if log is None else str(log), held(items), *values)
         return BestItems(self.folder, self.model, self.processor, *given, **options, name=self._name)
 
-    def embeddings(self) -> dict[str, pa.Table]:
-        """What the model holds for each value of its fields: see [`~lmctr.runs.vectors.value_vectors`].
+    def embeddings(self, users: Any = None, ads: Any = None) -> dict[str, pa.Table]:
+        """What the model holds for each value of its fields, see [`~lmctr.runs.vectors.value_vectors`]; or, of two towers, the vectors of the
+        users and ads that are given, see [`~lmctr.runs.vectors.tower_vectors`].
+
+        Args:
+            users, ads: of two towers: tables (as for `predict`) with the columns that the fields of that side read; they come back with `vector`.
 
         Returns:
-            By field (of events `item`), a table with a row for each known value: `value`, and `vector`, a list of numbers.
+            By field (of events `item`), a table with a row for each known value: `value`, and `vector`, a list of numbers. Of tables that
+            are given: by "users" and "ads", their rows, and `vector`.
 
         Raises:
-            ValueError: a model of texts or of impressions.
+            ValueError: a model of texts; one of impressions, but for two towers with users or ads; a row that is not valid.
         """
-        from lmctr.runs.vectors import value_vectors
+        from lmctr.runs.vectors import vectors
 
-        return value_vectors(self.model, self.processor)
+        return vectors(self.model, self.processor, users, ads)
 
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of

@@ -1,8 +1,10 @@
-"""What a trained model holds for each value of its fields: vectors of users, items and categories, to be used elsewhere."""
+"""Vectors of users, items and categories, to be used elsewhere: what a trained model holds for each value of its fields, and what two towers make of
+rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,10 +13,71 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from lmctr.data.features.columns import Rows
+from lmctr.data.features.unknown import UnknownValues
+from lmctr.data.in_memory import arrow_table
 from lmctr.data.processors.feature_values import FIRST_ID
+from lmctr.data.reading import read_table
 from lmctr.models.common.base import evaluation_mode
-from lmctr.utils.arrow import whole_numbers
+from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
+from lmctr.serving import split_first_layer
+from lmctr.serving.retrieval_split import ROWS_AT_ONCE
+from lmctr.utils.arrow import held, whole_numbers
 from lmctr.utils.files import replacing
+from lmctr.utils.ragged import blocks
+
+logger = logging.getLogger(__name__)
+
+
+def vectors(model: Any, processor: Any, users: Any = None, ads: Any = None) -> dict[str, pa.Table]:
+    """[`value_vectors`], or [`tower_vectors`] of the tables that are given: a path, or what [`~lmctr.data.in_memory.arrow_table`] takes."""
+    given = {name: rows for name, rows in (("users", users), ("ads", ads)) if rows is not None}
+    if not given:
+        return value_vectors(model, processor)
+    if not isinstance(model, TwoTowerForCTR):
+        raise ValueError(
+            f"{' and '.join(given)}: two_tower alone has vectors of rows; this is a {type(model).__name__}"
+        )
+    return tower_vectors(model, processor, {name: _rows(name, rows) for name, rows in given.items()})
+
+
+def _rows(name: str, given: Any) -> Rows:
+    if isinstance(given, (str, Path)):
+        return Rows(read_table(given), str(given))
+    return Rows(arrow_table(held(given), name), name)
+
+
+@torch.no_grad()
+def tower_vectors(model: TwoTowerForCTR, processor: Any, sides: Mapping[str, Rows]) -> dict[str, pa.Table]:
+    """The vectors that two towers make of users and of ads. The inner product of a user's and an ad's is the model's logit, so that an index of
+    the ads' vectors by inner product finds the best ads for a user.
+
+    Args:
+        sides: rows of "users", of "ads", or of both, with the columns that the fields of that side read, and others.
+
+    Returns:
+        By side its table, and last in it `vector`, lists of D float32 numbers.
+
+    Raises:
+        ValueError: a column that is missing, or is called `vector`; a value that does not fit its field, with its row.
+    """
+    towers, found = split_first_layer(model, copy_tables=False), {}
+    for name, rows in sides.items():
+        if "vector" in rows.table.column_names:
+            raise ValueError(
+                f"{rows.source}: there is a column 'vector', which is what the vectors are called; rename it"
+            )
+        of_users = name == "users"
+        side, inputs = (processor.user, processor.user_inputs) if of_users else (processor.ad, processor.ad_inputs)
+        seen, parts = UnknownValues(side), []
+        for some in blocks(len(rows), ROWS_AT_ONCE):
+            given = inputs(Rows(rows.table.slice(some.start, some.stop - some.start), rows.source, some.start + 1))
+            parts.append(towers.user_half(**given) if of_users else towers.ad_half(**given))
+            seen.add()
+        for warning in seen.check(rows.source, allowed=True):
+            logger.warning(warning)
+        found[name] = rows.whole.append_column("vector", _lists(torch.cat(parts)))
+    return found
 
 
 @torch.no_grad()
@@ -36,7 +99,7 @@ def value_vectors(model: Any, processor: Any) -> dict[str, pa.Table]:
     if kind not in kinds:
         instead = {
             "text": "texts, whose tokens alone have vectors (model.get_input_embeddings())",
-            "impressions": "impressions; lmctr.serving.split_first_layer gives the vectors of its ads and users",
+            "impressions": "impressions; of two_tower give users or ads, tables whose rows get a vector each",
         }
         raise ValueError(f"{type(model).__name__} reads {instead.get(kind, 'other inputs')}")
     with evaluation_mode(model):

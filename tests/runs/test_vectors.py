@@ -1,6 +1,7 @@
 """The vectors of fields' values, against what the model reads of batches with these values."""
 
-import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,10 @@ from lmctr.cli.main import main
 from lmctr.data import TabularFeatureProcessor
 from lmctr.models.families import family_of
 from lmctr.runs.inputs.pretrained import PretrainedKeys, read_vectors
-from lmctr.runs.vectors import value_vectors, write_vectors
+from lmctr.runs.vectors import value_vectors, vectors, write_vectors
+
+sys.path.append(str(Path(__file__).parents[1] / "server"))
+from served_runs import impression_request, impression_run
 
 FIELDS = [
     {"name": "ad", "type": "categorical"},
@@ -137,7 +141,51 @@ def test_models_without_values():
     processor = TabularFeatureProcessor(FIELDS[1:2]).fit(ROWS)
     with pytest.raises(ValueError, match="no field whose values it knows by name"):
         value_vectors(model_of("dnn", processor), processor)
-    for kind, words in (("text", "get_input_embeddings"), ("impressions", re.escape("serving.split_first_layer"))):
+    for kind, words in (("text", "get_input_embeddings"), ("impressions", "users or ads")):
         other = type("Other", (), {"request_kind": kind})()
         with pytest.raises(ValueError, match=f"DNNForCTR reads {kind}.*{words}"):
             value_vectors(model_of("dnn", processor), other)
+
+
+def test_two_towers(tmp_path, capsys):
+    path = impression_run(tmp_path / "towers")
+    requests = [impression_request(seed) for seed in range(4)]
+    users, ads = [one["user"] for one in requests], [{**ad, "name": "n"} for one in requests for ad in one["ads"]]
+    run = lmctr.runs.load(path)
+    expected = run.predict([{"user": user, "ads": ads} for user in users]).reshape(len(users), -1)
+    found = run.embeddings(users=pa.Table.from_pylist(users), ads=ads)
+    assert [*found] == ["users", "ads"]
+    assert found["ads"].drop_columns("vector").to_pylist() == ads
+    of_users, of_ads = (np.array(table["vector"].to_pylist(), np.float32) for table in found.values())
+    np.testing.assert_allclose(of_users @ of_ads.T, expected, atol=1e-5)
+    assert np.ptp(expected) > 1e-3
+    for name, rows in (("users", users), ("ads", ads)):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.in.parquet")
+    words = ["export", str(path), "--output", str(tmp_path / "out"), "--ads", str(tmp_path / "ads.in.parquet")]
+    assert main([*words, "--format", "embeddings"]) == 0
+    assert f"{len(ads)} rows of ads, vectors of {of_ads.shape[1]}" in capsys.readouterr().out
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["ads.parquet"]
+    assert pq.read_table(tmp_path / "out" / "ads.parquet")["vector"].equals(found["ads"]["vector"])
+    assert main(words) == 2
+    assert "--ads is for --format embeddings" in capsys.readouterr().err
+
+
+def test_bad_rows_of_two_towers(tmp_path, caplog):
+    run = lmctr.runs.load(impression_run(tmp_path / "towers"))
+    ad = impression_request(0)["ads"][0]
+    number, category = (
+        next(f.name for f in run.processor.ad.fields if f.type == kind) for kind in ("numeric", "categorical")
+    )
+    for rows, message in (
+        ([{**ad, "vector": 1}], "ads: there is a column 'vector'"),
+        ([{key: ad[key] for key in ad if key != category}], f"ads: no column '{category}'"),
+        ([{**ad, number: "1"}, {**ad, number: "much"}], "row 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run.embeddings(ads=rows)
+    run.embeddings(ads=[{**ad, category: f"new {place}"} for place in range(100)])
+    assert f"{category}" in caplog.text
+    processor = TabularFeatureProcessor(FIELDS).fit(ROWS)
+    model = model_of("dnn", processor)
+    with pytest.raises(ValueError, match="ads: two_tower alone has vectors of rows; this is a DNNForCTR"):
+        vectors(model, processor, ads=[ad])
