@@ -36,6 +36,10 @@ answer has "scores" in the order of the ads:
 
     {"user": {"region": "north", "clicked_ads": ["7"]}, "ads": [{"ad_id": "7", "clicks": 12}, {"ad_id": "9", "clicks": 0}]}
 
+or a table of rows of a user and one ad each, as the file of training was; the answer has "row" and "score":
+
+    lmctr predict RUN --input ranked.csv --output scores.csv --id-column request_id
+
 Tables (the tabular families). A file of raw rows (CSV, TSV, .gz of them, Parquet, JSON lines; - for JSON lines) with all columns that
 the processor reads; the answer has "row" (1 is the first), "logit" and "probability":
 

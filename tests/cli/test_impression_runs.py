@@ -1,9 +1,11 @@
 """The verbs with runs on impressions: train, resume, evaluate, grid, predict, card and push."""
 
+import csv
 import json
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -187,6 +189,45 @@ def test_bad_requests_are_named(cascade_run, tmp_path, capsys, change, message):
     import re
 
     assert re.search(message, error_of(capsys, "predict", cascade_run, "--input", source))
+
+
+def test_predict_takes_rows_of_a_user_and_an_ad(cascade_run, tmp_path, capsys):
+    rows = [{**one["user"], **ad, "request": f"q{one['id']}"} for one in request_of() for ad in one["ads"]]
+    source, target = tmp_path / "rows.parquet", tmp_path / "scores.csv"
+    pq.write_table(pa.Table.from_pylist(rows), source)
+    words = ["--input", str(source), "--output", str(target), "--batch-size", "5", "--id-column", "request"]
+    assert main(["predict", str(cascade_run), *words]) == 0
+    assert f"{len(rows)} rows scored, no unknown values" in capsys.readouterr().err
+    found = list(csv.DictReader(target.read_text().splitlines()))
+    assert [*found[0]] == ["row", "request", "score"]
+    assert [row["request"] for row in found] == [row["request"] for row in rows]
+    stored = pq.read_table(cascade_run / "predictions" / "test.parquet")["logit"].to_numpy()[: len(rows)]
+    np.testing.assert_allclose([float(row["score"]) for row in found], stored, atol=1e-5)
+    run = lmctr.runs.load(cascade_run)
+    np.testing.assert_allclose(run.predict(pa.Table.from_pylist(rows)), stored, atol=1e-5)
+    np.testing.assert_allclose(run.predict(pa.Table.from_pylist(request_of())), stored, atol=1e-5)
+
+
+def test_bad_rows_of_a_user_and_an_ad(cascade_run, tmp_path, capsys):
+    rows = [{**one["user"], **ad} for one in request_of(1) for ad in one["ads"][:3]]
+    rows = [{**row, "ad_n1": value} for row, value in zip(rows, ("1", "many", "2"))]
+    source, target = tmp_path / "rows.parquet", tmp_path / "scores.jsonl"
+    pq.write_table(pa.Table.from_pylist(rows), source)
+    words = ["--input", str(source), "--output", str(target)]
+    error = error_of(capsys, "predict", cascade_run, *words)
+    assert "'many'" in error
+    assert "row 2" in error
+    assert main(["predict", str(cascade_run), *words, "--on-error", "skip"]) == 0
+    found = [json.loads(line) for line in target.read_text().splitlines()]
+    assert (
+        [row["score"] is None for row in found]
+        == ["many" in (row["error"] or "") for row in found]
+        == [False, True, False]
+    )
+    pq.write_table(
+        pa.Table.from_pylist([{name: row[name] for name in row if name != "ad_c1"} for row in rows]), source
+    )
+    assert "no column 'ad_c1'" in error_of(capsys, "predict", cascade_run, *words)
 
 
 def test_a_log_is_not_joined_with_requests(cascade_run, tmp_path, capsys):

@@ -238,6 +238,19 @@ class ImpressionProcessor(FittedExtractor):
         found = self.ad(ads, return_tensors=None)
         return BatchFeature({f"ad_{key}": values for key, values in found.items()}, tensor_type=return_tensors)
 
+    def pairs(self, rows: Any, return_tensors: str | TensorType | None = "pt") -> BatchFeature:
+        """N rows with the columns of a user and of one ad each, as N impressions of one ad: what `__call__` gives of them."""
+        self._require_fitted()
+        sides = {"user": self.user(rows, return_tensors=None), "ad": self.ad(rows, return_tensors=None)}
+        self.oov_counts, self.unknown_examples = (
+            {name: own for side in sides for name, own in self._named(what, side).items()}
+            for what in ("oov_counts", "unknown_examples")
+        )
+        batch = {f"user_{key}": values for key, values in sides["user"].items()}
+        batch |= {f"ad_{key}": values[:, None] for key, values in sides["ad"].items()}
+        batch["ad_mask"] = np.ones((len(next(iter(batch.values()))), 1), dtype=bool)
+        return BatchFeature(batch, tensor_type=return_tensors)
+
     def _named(self, what: str, side: str) -> dict[str, Any]:
         """What was missing, or unknown, in the rows that a side saw last, by `side.field`."""
         return {f"{side}.{name}": found for name, found in getattr(getattr(self, side), what).items()}

@@ -14,6 +14,11 @@ from lmctr.utils.files import holds_parquet, is_utf_8, replacing
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 
+def is_table_file(path: str) -> bool:
+    """Whether an input is a table by its name, and holds no JSON lines."""
+    return path.endswith(_TABLES) or (Path(path).is_dir() and holds_parquet(path))
+
+
 def check_input(path: str, table: bool) -> None:
     """Make sure that there is such a file; where the model reads JSON lines (not `table`), that it is none of a table.
 

@@ -1,4 +1,4 @@
-"""Answers to requests of a user and the ads to rank for it."""
+"""Answers to requests of a user and the ads to rank for it, and rows of a user and one ad each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lmctr.utils.suggest import first_listed, first_quoted
 
 from .base import Answers, Request, Row, by_place, grid_batches
 from .requests import impression_request
+from .tables import RANKING
 
 
 class ImpressionAnswers(Answers):
@@ -41,6 +42,24 @@ class ImpressionAnswers(Answers):
         if of_ads != error:
             return f"ads: {by_place(of_ads, 'ads')}"
         return by_place(error, None)
+
+
+class PairProcessor:
+    """What [`TableRows`][lmctr.runs.answers.tables.TableRows] asks of a processor of tables, of one of impressions whose rows hold user and ad."""
+
+    tasks, reading = RANKING, None
+
+    def __init__(self, processor: Any):
+        self._processor = processor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor, name)
+
+    def __call__(self, rows: Any) -> Any:
+        return self._processor.pairs(rows)
+
+    def input_columns(self) -> dict[str, str]:
+        return self._processor.ad_columns() | self._processor.user_columns()
 
 
 def _completed(row: dict[str, Any], columns: dict[str, str], what: str) -> dict[str, Any]:

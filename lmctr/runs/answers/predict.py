@@ -29,13 +29,13 @@ from lmctr.utils.progress import over
 from lmctr.utils.rows import is_table, plain_row, requests_of
 
 from .base import Answers, unknown_words
-from .files import check_input, check_output, whole_output
+from .files import check_input, check_output, is_table_file, whole_output
 from .histories import EventAnswers, TextAnswers
-from .impressions import ImpressionAnswers
+from .impressions import ImpressionAnswers, PairProcessor
 from .joined import JoinedRows, joined_files_of, reads_log
 from .options import PredictOptions, RecommendOptions
 from .requests import answer_of, read_objects
-from .tables import FORMATS, TableRows, finite_table_logits, scores_to, source_name
+from .tables import FORMATS, TableRows, columns_of, finite_table_logits, scores_to, source_name
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +56,16 @@ def predict(options: PredictOptions) -> int:
     columns = processor.input_columns() if kind == "table" else None
     names = None if options.names is None else names_from(options.names)
     joins = reads_log(folder, options.log, options.input, kind, columns, names)
-    _check_options(options, "log" if joins else kind)
+    of_pairs = kind == "impressions" and is_table_file(options.input)
+    _check_options(options, "log" if joins else "table" if of_pairs else kind)
     skip = options.on_error == "skip"
     more = {"batch_size": options.batch_size, "skip": skip, "allow_unknown": options.allow_unknown, "names": names}
     if joins:
         return _predict_rows(JoinedRows(folder, model, processor, options.log, name=options.run, **more), options)
     if kind == "table":
         return _predict_rows(TableRows(model, processor, joined=partial(joined_files_of, folder), **more), options)
+    if of_pairs:
+        return _predict_rows(TableRows(model, PairProcessor(processor), **more), options)
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)
@@ -135,7 +138,8 @@ def predict_rows(
         model: a model with its CTR head; scores on its own device, in evaluation mode.
         processor: the processor saved with it.
         rows: a list or table of requests, dicts as the lines of `lmctr predict` are; for tabular models anything that its processor takes: a list
-            of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset.
+            of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset; of impressions also a table of rows of a user and one
+            ad each.
         retriever: of a run whose histories are chosen by similarity, see `load_retriever`.
         items: the items' statistics of a run whose model reads statistics, see `load_item_statistics`.
         allow_unknown: warn only where a field has nearly no known value.
@@ -147,12 +151,16 @@ def predict_rows(
         ValueError: a request or row that is not valid; names it. A table with nearly no known value in a field.
     """
     with evaluation_mode(model):
-        if _request_kind(processor) == "table":
+        kind = _request_kind(processor)
+        of_pairs = kind == "impressions" and is_table(rows) and "ads" not in columns_of(rows)
+        if kind == "table" or of_pairs:
+            processor = PairProcessor(processor) if of_pairs else processor
             inputs = processor(rows)
             found = processor.oov_counts, processor.unknown_examples, "rows", allow_unknown
             for warning in check_unknown(processor, *found):
                 logger.warning(warning)
-            return finite_table_logits(model, inputs)
+            found = finite_table_logits(model, inputs)
+            return found[:, 0] if of_pairs else found
         if is_table(rows) and not isinstance(rows, Mapping):
             rows = requests_of(rows)
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):

@@ -38,6 +38,8 @@ Block = tuple[dict[str, Any], np.ndarray, list[str | None]]
 """Of some rows the identifying columns, (N, T) logits, and the reason why a row has none (None: scored)."""
 
 BATCH_SIZE = 4096
+RANKING = ("score",)
+"""In place of tasks: a score that ranks, and stands for no probability."""
 _LINES_AT_A_TIME = 4096
 FORMATS = (".jsonl", ".csv", ".parquet")
 _PLAIN_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
@@ -192,7 +194,7 @@ def with_names(reading: Mapping[str, Any] | None, names: Sequence[str] | None) -
 
 def own_columns(tasks: Sequence[str]) -> tuple[str, ...]:
     """The columns that an output of scores has of itself."""
-    return ("row", "error", *(f"{what}{_end(task, tasks)}" for task in tasks for what in ("logit", "probability")))
+    return ("row", "error", *(name for task in tasks for name in _score_names(task, tasks)))
 
 
 def check_id_column(name: str | None, tasks: Sequence[str]) -> None:
@@ -293,18 +295,18 @@ def _standard_input(joined: Callable[[], Sequence[Joined]], columns: Mapping[str
         first += len(block)
 
 
-def _end(task: str, tasks: Sequence[str]) -> str:
-    """What the names of a task's columns end in."""
-    return "" if task == tasks[0] else f"_{task}"
+def _score_names(task: str, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Of a task, the columns of its logit and its probability; of scores that rank, theirs."""
+    end = "" if task == tasks[0] else f"_{task}"
+    return RANKING if tasks is RANKING else (f"logit{end}", f"probability{end}")
 
 
 def score_columns(logits: np.ndarray, tasks: Sequence[str]) -> dict[str, pa.Array]:
-    """The columns `logit` and `probability` of each task of (N, T) logits, doubles, null where these are NaN."""
+    """The columns `logit` and `probability` of each task of (N, T) logits, or their `score`, doubles, null where these are NaN."""
     columns = {}
     for task, values in zip(tasks, logits.T.astype(np.float64)):
-        end = _end(task, tasks)
-        for name, found in (("logit", values), ("probability", expit(values))):
-            columns[f"{name}{end}"] = pa.array(found, from_pandas=True)
+        for name, found in zip(_score_names(task, tasks), (values, expit(values))):
+            columns[name] = pa.array(found, from_pandas=True)
     return columns
 
 
