@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
-from lmctr.data.logs.columns import as_arrow
+from lmctr.data.logs.columns import MixedValuesError, as_arrow
 from lmctr.data.reading import check_columns
-from lmctr.utils.arrow import of_other_library
+from lmctr.data.tables.arrays import array_of
+from lmctr.utils.arrow import of_other_library, without_extensions
 from lmctr.utils.rows import is_column, plain_row, refuse_parts
 from lmctr.utils.suggest import first_listed, first_quoted
 
@@ -20,13 +21,22 @@ _BATCH = 1 << 14  # rows of a data set that are read at once
 
 
 def arrow_table(data: Any, name: str, wanted: list[str] | None = None) -> pa.Table:
-    """A table in memory, its `wanted` columns or all, of what [`arrow_tables`] takes.
+    """A table in memory, its `wanted` columns or all, of what [`arrow_tables`] takes. A column of texts, numbers and booleans becomes their texts.
 
     Raises:
         ValueError: another kind of table, no rows of a data set, a missing or doubled column; starts with `name`.
     """
+
+    def array(values: Any, column: str) -> pa.Array:
+        try:
+            return as_arrow(values, column, name)
+        except MixedValuesError:
+            with suppress(ValueError):
+                return array_of(values, column, "text")
+            raise
+
     data = of_other_library(data)
-    found = list(arrow_tables(data, wanted, name, partial(as_arrow, source=name)))
+    found = list(arrow_tables(data, wanted, name, array))
     tables = [pa.Table.from_batches([own]) if isinstance(own, pa.RecordBatch) else own for own in found]
     if not tables:
         raise ValueError(f"{name}: the table has no rows.")
@@ -98,7 +108,7 @@ def _check(found: Sequence[str], wanted: Collection[str] | None, name: str) -> N
 
 def _select(table: Table, wanted: Collection[str] | None, name: str) -> Table:
     _check(table.schema.names, wanted, name)
-    return table if wanted is None else table.select(list(wanted))
+    return without_extensions(table if wanted is None else table.select(list(wanted)))
 
 
 def _from_columns(data: Mapping[str, Any], wanted: Collection[str] | None, name: str, array_of: ArrayOf) -> pa.Table:

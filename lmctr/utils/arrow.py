@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -114,13 +115,11 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def with_plain_types(table: Any) -> Any:
-    """A table, or batch, in types that most functions know: texts, bytes, numbers, lists, JSON and arrays of types of their own in their usual layout;
-    bytes that are UTF-8 as texts, which some programs write so."""
+    """A table, or batch, in types that most functions know: texts, bytes, numbers, lists, JSON, UUIDs and arrays of types of their own in their usual
+    layout; bytes that are UTF-8 as texts, which some programs write so."""
+    table = without_extensions(table)
     for place, own in enumerate(table.schema):
         kind, column = own.type, table.column(place)
-        if isinstance(kind, pa.BaseExtensionType) and (is_text(kind.storage_type) or is_list(kind.storage_type)):
-            kind = kind.storage_type
-            column = column.cast(kind)
         is_fixed = pa.types.is_fixed_size_list(kind)
         if is_fixed or (is_list(kind) and kind.value_type in _PLAIN):
             column = column.cast(pa.large_list(_PLAIN.get(kind.value_type, kind.value_type)))
@@ -131,6 +130,29 @@ def with_plain_types(table: Any) -> Any:
                 column = column.cast(pa.large_binary()).cast(pa.large_string())
         if column.type != own.type:
             table = table.set_column(place, own.name, column)
+    return table
+
+
+def without_extension(values: Any) -> Any:
+    """A column of JSON or of arrays, which have types of their own, as texts or lists, and one of UUIDs as their texts; others as they are."""
+    kind = values.type
+    if not isinstance(kind, pa.BaseExtensionType):
+        return values
+    if is_text(kind.storage_type) or is_list(kind.storage_type):
+        return values.cast(kind.storage_type)
+    if kind.extension_name != "arrow.uuid":
+        return values
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    encoded = values.cast(kind.storage_type).dictionary_encode()
+    texts = [None if own is None else str(uuid.UUID(bytes=own)) for own in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.large_string()).take(encoded.indices)
+
+
+def without_extensions(table: Any) -> Any:
+    """[`without_extension`] of each column of a table or batch."""
+    for place, own in enumerate(table.schema):
+        if isinstance(own.type, pa.BaseExtensionType):
+            table = table.set_column(place, own.name, without_extension(table.column(place)))
     return table
 
 

@@ -2,8 +2,10 @@
 
 import decimal
 import json
+import uuid
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ from lmctr.data import SequenceProcessor, TabularFeatureProcessor, TabularStore,
 from lmctr.data.guess.sample import sample_file
 from lmctr.data.logs.schema import LabelSpec
 from lmctr.data.logs.table import follows
+from lmctr.data.reading import read_table
 from lmctr.data.tables.reading import stream_file
 from lmctr.statistics import StatisticsReader
 
@@ -73,6 +76,26 @@ def test_another_type_of_a_column_changes_nothing(name, change):
     found = log_from_table(pa.table(ROWS | {name: change(ROWS[name])}), SCHEMA)
     np.testing.assert_equal(contents(found), contents(wanted))
     assert wanted.label.tolist() == [0, 1, 1, 0]
+
+
+def test_uuids_are_their_texts(tmp_path):
+    """Databases give ids so, and Parquet and Arrow have a type for them."""
+    ids = [uuid.UUID(int=2**127 + number) for number in ROWS["user"]]
+    texts = list(map(str, ids))
+    wanted = contents(log_from_table(ROWS | {"user": texts}, SCHEMA))
+    typed = pa.table(ROWS | {"user": pa.array([own.bytes for own in ids], pa.uuid())})
+    pq.write_table(typed, tmp_path / "rows.parquet")
+    frame = pandas.DataFrame(ROWS | {"user": ids})
+    chunked = pa.concat_tables([typed.slice(0, 1), typed.slice(1)])
+    for form in (ROWS | {"user": ids}, typed, chunked, frame, pq.read_table(tmp_path / "rows.parquet")):
+        np.testing.assert_equal(contents(log_from_table(form, SCHEMA)), wanted)
+    assert read_table(tmp_path / "rows.parquet")["user"].to_pylist() == texts
+    fields = [{"name": "user", "type": "categorical"}]
+    processor = TabularFeatureProcessor(fields, label=None).fit(str(tmp_path / "rows.parquet"))
+    expected = processor({"user": texts})["input_ids"].tolist()
+    assert len({*map(tuple, expected)}) == len({*ids})
+    for form in ({"user": ids}, typed, frame, [{"user": own} for own in ids], {"user": [None, *ids]}):
+        assert processor(form)["input_ids"].tolist()[-4:] == expected
 
 
 def test_a_rule_for_tables_takes_the_types_too():

@@ -103,6 +103,28 @@ def test_lists_of_a_frame_may_be_arrays_of_which_some_are_empty(table, tmp_path)
         assert found.to_pydict() == plain[["tags", "sizes"]].to_dict("list")
 
 
+def test_a_column_of_texts_and_numbers_is_its_texts(table, tmp_path):
+    """As pandas reads a file whose column of codes has letters in some rows only; what cannot be mixed is told."""
+    codes = [row % 9 if row % 3 else f"x{row % 9}" for row in range(len(table))]
+    mixed, texts = table.assign(site=codes), table.assign(site=[*map(str, codes)])
+    run = lmctr.runs.train(mixed, model="dnn", output_dir=tmp_path / "run", overrides=FEW, quiet=True)
+    assert pq.read_table(tmp_path / "run.data" / "rows.parquet")["site"].to_pylist() == [*map(str, codes)]
+    scores = run.predict(texts)
+    assert np.ptp(scores) > 0
+    for form in (mixed, mixed.to_dict("list"), mixed.to_dict("records")):
+        np.testing.assert_array_equal(run.predict(form), scores)
+    with pytest.raises(ValueError, match="data, column 'site': the values have no common type"):
+        lmctr.runs.train(
+            table.assign(site=[{}, 1] * 200), model="dnn", output_dir=tmp_path / "other", overrides=FEW, quiet=True
+        )
+
+
+def test_missing_marks_of_pandas_in_a_dict_of_columns(table):
+    sizes = pd.Series(range(len(table)), dtype="Int64").mask(table["price"] > 0.5)
+    found = arrow_table({**table.to_dict("list"), "size": [*sizes]}, "data")["size"]
+    assert found.to_pylist() == [None if own is pd.NA else own for own in sizes]
+
+
 def test_a_log_with_its_items(log, tmp_path, capsys):
     plays, songs = log
     run = lmctr.runs.train(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.amounts import number_form
 from lmctr.data.texts import LITERALS, literal_lists
-from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers
+from lmctr.utils.arrow import decoded, is_number, is_text, plain_type, whole_numbers, without_extension
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -59,6 +59,10 @@ def refuse_repeated(codes: np.ndarray, values: pa.Array, column: str, source: st
     refuse(again, values, column, source, "repeat an earlier row", _ONE_ROW)
 
 
+class MixedValuesError(ValueError):
+    """Values of a column that have no common type."""
+
+
 def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
     """One contiguous pyarrow array of a one-dimensional column."""
     if isinstance(values, pa.ChunkedArray):
@@ -80,9 +84,9 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
         # lists, of which Arrow takes arrays of one type only: an empty one is of floats
         values = [list(own) if isinstance(own, np.ndarray) else own for own in values]
     try:
-        return decoded(pa.array(values, from_pandas=True)) if of_frame else pa.array(values)
+        return without_extension(decoded(pa.array(values, from_pandas=True)) if of_frame else pa.array(values))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
+        raise MixedValuesError(f"{place(source, column)}: the values have no common type: {error}") from None
     except OverflowError:
         try:
             return pa.array(values, pa.uint64())

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.features.canonical import neutral_text
+from lmctr.utils.arrow import without_extension
 from lmctr.utils.rows import is_missing_mark
 
 _ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
@@ -28,7 +29,7 @@ def array_of(values: Any, name: str, kind: str | None, first: int = 1) -> pa.Arr
         ValueError: values without a common type; names the column and, where one value is to blame, the row.
     """
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values
+        return without_extension(values)
     if hasattr(values, "numpy"):  # a tensor, of a data set with the format "torch"
         values = values.numpy(force=True)
     if isinstance(values, np.ndarray) and values.ndim == 2:
@@ -36,7 +37,7 @@ def array_of(values: Any, name: str, kind: str | None, first: int = 1) -> pa.Arr
     of_frame = hasattr(values, "dtype")
     problem: Exception = ValueError("numbers and booleans mixed")
     try:
-        array = pa.array(values, from_pandas=True) if of_frame else pa.array(values)
+        array = without_extension(pa.array(values, from_pandas=True) if of_frame else pa.array(values))
         if kind != "text" or isinstance(values, np.ndarray) or not _has_bools(array, values):
             return array
     except UnicodeEncodeError:
