@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {".py", ".pyi", ".yaml", ".md", ".html", ".csv", ".typed"}
-CODE, REST = 1_431_000, 100_000  # bytes, packed: code is nearly all of it, and has a limit so that no data slip in
+CODE, REST = 1_436_500, 100_000  # bytes, packed: code is nearly all of it, and has a limit so that no data slip in
 
 sys.path += [str(ROOT / "tests" / "server"), str(ROOT / "tests" / "hub")]
 

@@ -173,7 +173,8 @@ def _read(options: DataOptions) -> tuple[InteractionLog | TableSource | Impressi
 def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any]]:
     """What reads the data, its options, and the figure of what was guessed: the columns of a file without options."""
     loader, values = find(options.name, options.kind), _options(options)
-    if loader.function not in (table_source, log_from_file) or values:
+    is_file = loader.function in (table_source, log_from_file) or "impressions" in loader.fixed
+    if not is_file or values:
         return loader, values, {}
     loader, values, lines = looked_at(options.name, options.kind)
     return loader, values, {"guessed": lines}

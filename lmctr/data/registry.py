@@ -60,7 +60,7 @@ _DOORS = {"log": "load_log", "table": "load_tabular", "impressions": "load_impre
 _PATHS = {
     "log": "; or a folder of `lmctr data prepare`, a schema .yaml file, or hf://user/name on the Hub",
     "table": "; or a schema .yaml file, a data file, or hf://user/name on the Hub",
-    "impressions": "; or a schema .yaml file (see lmctr.data.impressions.load)",
+    "impressions": "; or a schema .yaml file (see lmctr.data.impressions.load), or a data file with such options",
     None: "; or a folder of `lmctr data prepare`, a schema .yaml file, a data file, or hf://user/name on the Hub",
 }
 _SCHEMA_READERS = {
@@ -155,15 +155,16 @@ def looked_at(path: str | os.PathLike, kind: str | None = None) -> tuple[Loader,
     Raises:
         FileNotFoundError, ValueError: as [`lmctr.data.guess.guess_files`] does; what no column tells is stated to `lmctr init`.
     """
-    from lmctr.data.guess import NotToldError, guess_files
+    from lmctr.data.guess import NotToldError, guess_files, guess_impressions
 
     try:
-        guess = guess_files(path, kind=kind)
+        guess = guess_impressions(path) if kind == "impressions" else guess_files(path, kind=kind)
     except NotToldError as error:
         end = "" if str(error).endswith(".") else "."
         told = f"{' and '.join(error.options)} with `lmctr init`, which writes a schema to inspect."
         raise ValueError(f"{error}{end} Give {told}") from None
-    return find(path, "table" if guess.is_table else "log"), guess.options(), guess.lines()
+    kind = "impressions" if guess.is_of_impressions else "table" if guess.is_table else "log"
+    return find(path, kind), guess.options(), guess.lines()
 
 
 def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
@@ -236,7 +237,10 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
             f"{path}: the folder of a model, which holds no data; accepted: the name or the path of a data set. What it was trained on "
             "stands in its recipe.yaml: data.name, data.path and data.options."
         )
-    if kind != "impressions" and os.path.exists(path):
+    if os.path.exists(path):
+        if kind == "impressions":
+            reader = _resolve("lmctr.data.impressions.load:impressions_from_file")
+            return Loader(kind, reader, f"options of the file {path}", {"impressions": path})
         return _log_folder(path) if kind == "log" or (kind is None and _may_be_log(path)) else _data_file(path)
     raise ValueError(_unknown(name, kind))
 

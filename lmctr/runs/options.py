@@ -33,17 +33,26 @@ class DataFiles:
     )
     weight: str | None = option("column of what each row counts for in training and metrics", None, metavar="COLUMN")
     negatives: int | None = option("where every row is a click: items to draw beside each", None, metavar="N")
+    impression: str | None = option(
+        "of impressions: column of the impression that a row's ad was shown in", None, metavar="COLUMN"
+    )
+    rank: str | None = option(
+        "of impressions: column that orders their ads, the higher the better", None, metavar="COLUMN"
+    )
+    position: str | None = option("in its place: column of the ads' places, 1 for the best", None, metavar="COLUMN")
+    ecpm: str | None = option("of impressions: column of the ads' revenue per mille", None, metavar="COLUMN")
     kind: str | None = option(
-        "what the file is: a log, whose events have histories, or a table of rows by themselves (default: a log where users, items and times are found)",
+        "what the file is: a log, whose events have histories, a table of rows by themselves (default: a log where users, items and times are found), "
+        "or impressions, with a row for each ad of each",
         None,
-        choices=("log", "table"),
+        choices=("log", "table", "impressions"),
     )
 
 
 @dataclass(kw_only=True)
 class InitOptions(DataFiles):
     """Look at a file of clicks, say which column is what and why, and write a schema and three short recipes (ctr_sink, din, deepfm)
-    that train on it, on one split. Nothing is changed in the file."""
+    that train on it, on one split; of impressions two (retrieval_mlp, two_tower). Nothing is changed in the file."""
 
     events: str = option(
         "CSV, TSV (also .gz), Parquet (a file, or a folder of them) or JSON lines: rows of user, item, time, label",

@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 import yaml
 
 from lmctr.data.features.times import TIME_UNITS
-from lmctr.data.guess import Ask, LogGuess, guess_files
+from lmctr.data.guess import Ask, LogGuess, guess_files, guess_impressions
 from lmctr.data.guess.found import STATED, TEXT_BOUND
 from lmctr.data.logs.splits import split_log
 from lmctr.data.logs.validation import validate_log
@@ -31,7 +33,10 @@ from lmctr.utils.progress import step
 from lmctr.utils.suggest import first_of
 
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
+_RANKING = tuple(family.model_type for family in families() if family.input == "impressions")
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
+_OF_IMPRESSIONS = ("impression", "rank", "position", "ecpm")  # columns
+_FOR_THEM = f"{' and '.join(_RANKING)} rank them"
 _FEW_ROWS = 100_000  # of a table, below which three epochs are few steps
 _FEW_FOR_AUC = 5_000  # rows of a table, below which validation's AUC lets a network overfit
 _FEW_FOR_TREES = 500  # events of a log: beside 24 of 600 the log loss on test fell from 0.579 to 0.501
@@ -57,7 +62,8 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     """
     events = Path(options.events)
     folder = Path(options.output or events.name.split(".")[0])
-    names = ["schema.yaml", *(f"{family}.yaml" for family in FAMILIES)]
+    of_impressions = options.kind == "impressions"
+    names = ["schema.yaml", *(f"{family}.yaml" for family in (_RANKING if of_impressions else FAMILIES))]
     there = [name for name in names if (folder / name).exists()]
     if there and not options.overwrite:
         raise ValueError(
@@ -69,13 +75,15 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         say(line)
     is_table = guess.is_table
     starts = [family for family in FAMILIES if not is_table or family_of(family).input == "tabular"]
+    starts = [*_RANKING] if of_impressions else starts
     names = ["schema.yaml", *(f"{family}.yaml" for family in starts)]
-    schema = {"name": events.name.split(".")[0], **(_table_schema if is_table else relative)(guess.schema, folder)}
+    content = _table_schema if is_table else _impression_schema if of_impressions else relative
+    schema = {"name": events.name.split(".")[0], **content(guess.schema, folder)}
+    room = "tables.load" if is_table else "impressions.load" if of_impressions else "logs.table"
     folder.mkdir(parents=True, exist_ok=True)
     _write(
         folder / "schema.yaml",
-        _SCHEMA_HEAD.format(events=printable(events), room="tables.load" if is_table else "logs.table")
-        + "".join(f"# {line}\n" for line in guess.lines()),
+        _SCHEMA_HEAD.format(events=printable(events), room=room) + "".join(f"# {line}\n" for line in guess.lines()),
         schema,
     )
     say("")
@@ -88,7 +96,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
             else ""
         )
         say(f"{lacks}rows of a table, which tabular families read{stated}")
-    elif not is_large:
+    elif not is_large and not of_impressions:
         try:
             say(_checked(folder / "schema.yaml"))
         except BaseException:
@@ -107,7 +115,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
     say("\nnext:")
     schema_file, sample_file = (shlex.quote(str(folder / name)) for name in ("schema.yaml", "sample.parquet"))
-    if is_large and not is_table:
+    if is_large and not is_table and not of_impressions:
         say(f"  lmctr data sample {schema_file} --share {LARGE / 3 / guess.events.rows:.2g} --output {sample_file}")
         say(
             f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {sample_file} to the lines below)"
@@ -122,8 +130,14 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     elif is_table:
         beside = _train(folder, last).partition(" --output-dir")[0]
         say(f"  {beside} --model.family dcnv2 --output-dir {_run(folder, 'dcnv2')}")
-    say(f"  lmctr predict {_run(folder, last)} --input impressions.csv --output scores.csv")
-    if not is_table:
+    say(
+        f"  lmctr predict {_run(folder, last)} --input {'newer' if of_impressions else 'impressions'}.csv --output scores.csv"
+    )
+    if of_impressions:
+        say(
+            f"  lmctr export {_run(folder, last)} --format embeddings --ads ads.csv    # vectors for an index, of these rows"
+        )
+    elif not is_table:
         say(f"  lmctr recommend {_run(folder, last)} --top 10 --output best.csv    # for each user")
     if "negatives" in guess.schema:
         come_back = " --seen" * (guess.repeat_share >= _REPEATS)
@@ -159,7 +173,19 @@ def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -
         for role, own in listed.items()
         if (text := getattr(options, own)) is not None
     }
-    return guess_files(events, options.items, options.users, named, ask, kind, options.negatives, names)
+    of_impressions = {role: f"--{role} {column}" for role, column in named.items() if role in _OF_IMPRESSIONS}
+    if kind != "impressions":
+        if of_impressions:
+            raise ValueError(
+                f"{next(iter(of_impressions.values()))}: it is of --kind impressions, with a row for each ad of each; {_FOR_THEM}"
+            )
+        return guess_files(events, options.items, options.users, named, ask, kind, options.negatives, names)
+    for name in ("items", "users", "negatives"):
+        if (value := getattr(options, name)) is not None:
+            raise ValueError(
+                f"--{name} {value}: it is of logs; a file of impressions holds all that is read of users and ads"
+            )
+    return guess_impressions(events, named, names.get("events"))
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -187,14 +213,15 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
             f"--from {options.from_run}: no run that was trained on a data file; give the recipe that it was trained by, or name the family, "
             "--model"
         )
-    if family_of(options.model).input not in _RECIPES:
-        raise ValueError(_no_log(options.model))
-    reads_tables = family_of(options.model).input == "tabular"
-    if options.kind == "table" and not reads_tables:
+    reads = family_of(options.model).input
+    accepted = {"tabular": ("log", "table"), "impressions": ("impressions",)}.get(reads, ("log",))
+    if options.kind not in (None, *accepted):
+        why = {"tabular": "tables, or logs", "impressions": "impressions"}.get(reads, "histories, which a log has")
+        other = {"table": "a tabular one (--model deepfm)", "impressions": _FOR_THEM}.get(options.kind)
         raise ValueError(
-            f"--kind table: {options.model} reads histories, which a log has; leave --kind out, or give a tabular family (--model deepfm)"
+            f"--kind {options.kind}: {options.model} reads {why}; leave --kind out{f', or give another family: {other}' if other else ''}"
         )
-    guess = _guess(options.recipe, options, None, options.kind if reads_tables else "log")
+    guess = _guess(options.recipe, options, None, options.kind if reads == "tabular" else accepted[0])
     for line in guess.lines():
         say(line)
     say("")
@@ -223,14 +250,6 @@ def _words_in(value: Any) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
-def _no_log(family: str) -> str:
-    """What a family that ranks ads says of a data file."""
-    return (
-        f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another. A file with a row "
-        "for each ad of each impression is read through a schema: see lmctr.data.impressions.load"
-    )
-
-
 def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A schema whose paths are seen from a folder."""
     result = dict(schema)
@@ -256,6 +275,12 @@ def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     if "time_format" in schema:
         time["unit" if schema["time_format"] in TIME_UNITS else "format"] = schema["time_format"]
     return {"files": _seen_from(path, folder.resolve()), **reading, **({"time": time} if time else {}), **result}
+
+
+def _impression_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a schema file of impressions in a folder."""
+    reading = _at(schema["events"], folder)
+    return {"impressions": reading.pop("path"), **reading, **{key: schema[key] for key in schema if key != "events"}}
 
 
 def _seen_from(path: Path, folder: Path) -> str:
@@ -326,15 +351,10 @@ def _on_terminal(question: str, answers: Sequence[str], guess: str) -> str:
 
 
 def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[str, Any]:
-    """The groups of a short recipe of a family for a log that was guessed; `data` name it.
-
-    Raises:
-        ValueError: a family that reads no log.
-    """
+    """The groups of a short recipe of a family for data that were guessed; `data` name them."""
     kind = family_of(family).input
-    if kind not in _RECIPES:
-        raise ValueError(_no_log(family))
-    rule = "random" if guess.is_table and "time" not in guess.schema else "time"
+    times = guess.schema["columns"] if guess.is_of_impressions else guess.schema
+    rule = "random" if (guess.is_table or guess.is_of_impressions) and "time" not in times else "time"
     data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}
     data |= own["data"] | ({"options": options} if options else {})
@@ -437,9 +457,9 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     }
 
 
-def _batch_size(rows: int) -> int:
-    """A power of two from 32 to 256 with about twenty steps an epoch: on 500 to 4,000 rows of four public tables better than 256."""
-    return min(max(1 << (max(rows // 20, 1).bit_length() - 1), 32), 256)
+def _batch_size(rows: float, least: int = 32, most: int = 256) -> int:
+    """A power of two from `least` to `most` with about twenty steps an epoch: on 500 to 4,000 rows of four public tables better than 256."""
+    return min(max(1 << (max(int(rows) // 20, 1).bit_length() - 1), least), most)
 
 
 _REPEATS = 0.02
@@ -449,7 +469,33 @@ _MOST_OF_CONTEXT = 50
 _MANY_FOR_FACTORS = 5_000_000
 """Events of a log, up to which factors are read: those of so many take two minutes and two gigabytes, see `docs/scaling.md`."""
 
-_RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
+
+def _impression_recipe(guess: LogGuess) -> dict[str, Any]:
+    """Chosen on validation parts of four files, see model_cards/ad_retrieval_losses.md."""
+    column = guess.schema["columns"]["impression"]
+    counts = pc.value_counts(guess.events.values(column)).field("counts").to_numpy()
+    ads, impressions = int(np.median(counts)), guess.events.rows / counts.mean()
+    return {
+        "data": {"metrics": {"m": max(ads // 4, min(2, ads - 1), 1)}},
+        "model": {"loss": "pairwise"},
+        "training": {
+            "epochs": 10,
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-3,
+            "per_device_train_batch_size": _batch_size(impressions / 6, 16, 64),
+            "per_device_eval_batch_size": 512,
+            "early_stopping_patience": 3,
+            "seed": 0,
+        },
+    }
+
+
+_RECIPES = {
+    "text": _text_recipe,
+    "sequence": _sequence_recipe,
+    "tabular": _tabular_recipe,
+    "impressions": _impression_recipe,
+}
 
 
 def _statistics(guess: LogGuess, most: int | None = None) -> list[str]:

@@ -322,7 +322,7 @@ def test_a_data_file_is_a_table(tmp_path, capsys):
         (["--num-behaviors", "3"], "--num-behaviors: .*is no log"),
         (["--prompt", "generic/en"], "--prompt: .*is no log"),
         (["--fractions", "0.5", "0.5", "0.5"], "fractions"),
-        (["--kind", "impressions"], "impressions .*neither a known name"),
+        (["--kind", "impressions"], "no column looks like the impression .*state it: --impression COLUMN"),
     ):
         assert main([*arguments, *extra]) == 2
         assert re.search(message, capsys.readouterr().err)

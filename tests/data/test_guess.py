@@ -656,6 +656,7 @@ def test_columns_of_parquet_that_no_field_reads(tmp_path):
         "opens": pa.array([3_600 * (row % 24) for row in range(ROWS)], pa.time32("s")),
         "shop": [b"north" if row % 3 else b"south" for row in range(ROWS)],
         "blob": [b"\xff\xfe"] * ROWS,
+        "month": pa.array(pd.Series(pd.period_range("2020-01", periods=ROWS, freq="M"))),
     }
     pq.write_table(pa.table(columns), tmp_path / "e.parquet")
     for guess in (guess_log(sample_file(tmp_path / "e.parquet")), guess_table(sample_file(tmp_path / "e.parquet"))):
@@ -663,6 +664,7 @@ def test_columns_of_parquet_that_no_field_reads(tmp_path):
         assert said["lasted"] == "holds durations; write seconds, as numbers"
         assert said["opens"] == "holds times of day; write hours, as numbers, or whole times"
         assert said["blob"] == "holds bytes that are no UTF-8 text"
+        assert said["month"].startswith("holds values of the type pandas.period, which no field reads")
         assert any(entry.column == "shop" and entry.why == "2 categories" for entry in guess.guesses)
 
 

@@ -237,8 +237,11 @@ def test_schemas_of_another_kind_are_told(tmp_path):
         ValueError, match="is the schema of a table, which tabular families read, and that of impressions is wanted"
     ):
         load_impressions(tmp_path / "table.yaml")
-    with pytest.raises(ValueError, match=r"read through a schema: see lmctr\.data\.impressions\.load"):
-        lmctr.runs.starting.recipe_for_file(lmctr.runs.options.TrainOptions(recipe="ads.csv", model="two_tower"))
+    rows().drop(columns="ecpm").to_csv(tmp_path / "ads.csv", index=False)
+    with pytest.raises(ValueError, match=r"no column looks like the ecpm \(.*state it: --ecpm COLUMN"):
+        lmctr.runs.starting.recipe_for_file(
+            lmctr.runs.options.TrainOptions(recipe=str(tmp_path / "ads.csv"), model="two_tower")
+        )
 
 
 def test_weights_of_impressions_count_in_all_that_is_measured(tmp_path):

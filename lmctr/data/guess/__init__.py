@@ -1,6 +1,7 @@
-"""What the columns of a file probably are: of a log or of a table, guessed from names and values, with the reason for every guess."""
+"""What the columns of a file probably are: of a log, a table or impressions, guessed from names and values, with the reason for every guess."""
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
+from .impressions import guess_impressions
 from .log import guess_log
 from .sample import FileSample, sample_file
 from .table import guess_files, guess_table
@@ -13,6 +14,7 @@ __all__ = [
     "NoLogError",
     "NotToldError",
     "guess_files",
+    "guess_impressions",
     "guess_log",
     "guess_table",
     "sample_file",

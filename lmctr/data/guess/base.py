@@ -156,6 +156,8 @@ class Guesser:
         alone = [
             name for name in self.left if is_label and is_called_label(name) and self.events.distinct.get(name) == 1
         ]
+        if is_label and self.events.called("ecpm"):
+            wanted += "; of a file with a row for each ad of each impression: --kind impressions"
         wanted += "".join(f"; {name!r} holds {self._held(name)} only{self._without_value(name)}" for name in alone)
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
         if pairs:

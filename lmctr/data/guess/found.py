@@ -11,7 +11,17 @@ from lmctr.utils.suggest import LISTED, first_of
 
 from .sample import FileSample
 
-STATED = ("user", "item", "time", "label", "weight")  # options of `lmctr init` and `lmctr train FILE`
+STATED = (
+    "user",
+    "item",
+    "time",
+    "label",
+    "weight",
+    "impression",
+    "rank",
+    "position",
+    "ecpm",
+)  # options of `lmctr init` and `lmctr train FILE`
 TEXT_BOUND = 200  # characters that a prompt reads of a text that may be long
 _WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
@@ -47,6 +57,11 @@ class LogGuess:
     def is_table(self) -> bool:
         """Whether it is a table of clicks, no log."""
         return "fields" in self.schema
+
+    @property
+    def is_of_impressions(self) -> bool:
+        """Whether it is a file of the ads of impressions."""
+        return "ad_fields" in self.schema
 
     @property
     def repeat_share(self) -> float:

@@ -62,6 +62,10 @@ ROLES = {
     "weight": "weight sampleweight",
     "noun": "hit response left deposit revenue share forward comment collect finish follow",  # labels, or something else
     "scenario": "scenario scene page surface tab placement screen section",
+    "impression": "impressionid impression requestid request queryid qid auctionid auction searchid srchid slateid slate pageviewid listid",
+    "position": "position pos slot displayposition adposition",
+    "rank": "rank rankindex ranking relevance v",
+    "ecpm": "ecpm cpm ecpmusd revenue value",
 }
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
@@ -444,6 +448,8 @@ def _no_field(kind: pa.DataType, is_of_lines: bool) -> str:
         return "times of day; write hours, as numbers, or whole times"
     if is_list(kind) and (is_list(kind.value_type) or pa.types.is_fixed_size_list(kind.value_type)):
         return "lists of lists; give each a column"
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"values of the type {kind.extension_name}, which no field reads; write texts or numbers"
     return "bytes that are no UTF-8 text" if is_bytes(kind) else ""
 
 

@@ -80,7 +80,7 @@ def guess_files(
         raise ValueError(
             f"--{without}-names {','.join(names[without])}: of a file that is not given: --{without} FILE"
         )
-    files = [_sampled(role, path, names.get(role)) for role, path in paths.items()]
+    files = [sampled(role, path, names.get(role)) for role, path in paths.items()]
     if kind == "table":
         return guess_table(files[0], given, *files[1:])
     try:
@@ -102,7 +102,7 @@ def guess_files(
         return guess
 
 
-def _sampled(role: str, path: str | os.PathLike | None, names: Sequence[str] | None) -> FileSample | None:
+def sampled(role: str, path: str | os.PathLike | None, names: Sequence[str] | None) -> FileSample | None:
     """A file of `guess_files`; what is to be stated of it is told by the options of its role."""
     said = f"lmctr init {path} --names"
     with retold(said, said if role == "events" else f"lmctr init FILE --{role} {path} --{role}-names"):
@@ -129,10 +129,12 @@ def guess_table(
         ValueError: no column of two values looks like the label; names what to state. A file of items or users without the events' ids, or with several
             rows of one.
     """
-    return _TableGuesser(events, items, users, dict(given or {}), None).run()
+    return TableGuesser(events, items, users, dict(given or {}), None).run()
 
 
-class _TableGuesser(Guesser):
+class TableGuesser(Guesser):
+    """Guesses of a table."""
+
     missing = "drop"
 
     def __init__(self, *of_all: Any):

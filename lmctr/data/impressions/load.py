@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,12 +104,58 @@ def impressions_from_schema(
         FileNotFoundError, ValueError: a file, key or column that is not there; values that differ within an impression where they must not, with
             its rows; a rank, position, eCPM or weight that is none.
     """
-    where = str(schema)
-    keys = read_values(ImpressionSchema, read_yaml(schema), SchemaWording(where))
+    keys = read_values(ImpressionSchema, read_yaml(schema), SchemaWording(str(schema)))
     file = beside(Path(schema).parent, keys.impressions)
     if path is not None:
         file = expanded(path)
         file = file / Path(keys.impressions).name if file.is_dir() else file
+    name = str(keys.name or Path(schema).stem)
+    return _source(file, keys, name, str(schema), split, fractions, seed)
+
+
+def impressions_from_file(
+    impressions: str | os.PathLike,
+    columns: Mapping[str, Any] | None = None,
+    user_fields: list | None = None,
+    ad_fields: list | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    decimal: str = ".",
+    na_values: list[str] | None = None,
+    names: list[str] | None = None,
+    split: str | None = None,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
+) -> ImpressionSource:
+    """The impressions of a file, with the keys of a schema as arguments. Raises as [`impressions_from_schema`]."""
+    keys = {
+        "impressions": str(impressions),
+        "columns": columns,
+        "user_fields": user_fields,
+        "ad_fields": ad_fields,
+        "format": format,
+    }
+    keys |= {"delimiter": delimiter, "decimal": decimal, "na_values": na_values, "names": names}
+    where = f"options of the file {impressions}"
+    if columns is None:
+        raise ValueError(
+            f"{where}: `columns` is missing, which says which column is the impression, the rank or position, and the ecpm; `lmctr init {impressions} "
+            "--kind impressions` writes a schema"
+        )
+    schema = read_values(ImpressionSchema, keys, SchemaWording(where))
+    file = expanded(impressions)
+    return _source(file, schema, file.name.partition(".")[0], where, split, fractions, seed)
+
+
+def _source(
+    file: Path,
+    keys: ImpressionSchema,
+    name: str,
+    where: str,
+    split: str | None,
+    fractions: Sequence[float] | None,
+    seed: int | None,
+) -> ImpressionSource:
     rule = split or keys.split.rule or ("random" if keys.columns.time is None else "time")
     if rule not in _RULES or (rule == "time" and keys.columns.time is None):
         needs = "; time needs a column of times" if rule == "time" else ""
@@ -124,7 +170,7 @@ def impressions_from_schema(
     table = _sorted(table, keys.columns, str(file))
     users, ads = _fields(table, keys, where)
     reader = _Reader(table, keys.columns, users, ads, (rule, shares, seed))
-    info = DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info))
+    info = DatasetInfo(name, **info_values(keys.info))
     return ImpressionSource(
         reader.blocks,
         tuple(users),

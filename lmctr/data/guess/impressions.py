@@ -1,0 +1,193 @@
+"""What the columns of one file probably are where each row is an ad of an impression: which impression, what puts its ads in order, what they earn, and the
+fields of the user and of the ads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.suggest import LISTED, first_of
+
+from .found import LogGuess, NotToldError
+from .sample import is_called_label
+from .table import TableGuesser, sampled
+
+_ROLES = ("impression", "rank", "position", "ecpm")
+_IN_ORDER = 0.05  # correlation of an order with the eCPM inside impressions, from which on its sign tells which end is the best
+_COMES_AGAIN = 0.2  # share of the rows that different lists may be to be categories
+_WANTED = {
+    "impression": "ids that several rows share",
+    "rank or position": "numbers that order the ads of an impression: a rank index, the higher the better, or a position, 1 for the best",
+    "ecpm": "revenue per mille, numbers from 0",
+}
+
+
+def guess_impressions(
+    events: str | os.PathLike, given: Mapping[str, str] | None = None, names: Sequence[str] | None = None
+) -> LogGuess:
+    """The keys of a schema of impressions (see [`~lmctr.data.impressions.load`]) from the first rows of their file.
+
+    Args:
+        events: path of the file. given: columns that the user named, by `impression`, `rank` or `position`, `ecpm`, `user`, `time`, `weight`.
+        names: of the columns of a file without a line of them.
+
+    Returns:
+        The guess; its `schema` has `events` (path and how it is read), `columns`, `user_fields` and `ad_fields`.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`sample_file`] does; no column looks like one of these, with what to state.
+    """
+    return _ImpressionGuesser(sampled("events", events, names), None, None, dict(given or {}), None).run()
+
+
+class _ImpressionGuesser(TableGuesser):
+    def run(self) -> LogGuess:
+        if wrong := next((role for role in ("item", "label") if role in self.given), None):
+            raise ValueError(
+                f"--{wrong} {self.given[wrong]}: impressions have none; what orders their ads is --rank or --position, what they earn --ecpm"
+            )
+        if {"rank", "position"} <= {*self.given}:
+            raise ValueError("--rank and --position: give one of them, both say how the ads are ordered")
+        self._say_what_samples_lack()
+        columns = self.columns
+        schema = self.found.schema = {
+            "events": {"path": str(self.events.path), **self.events.reading},
+            "columns": columns,
+        }
+        several = [name for name in self._named("impression") if 0 < self.events.distinct.get(name, 0) < self._rows]
+        columns["impression"] = self._role("impression", several, "by its name")
+        columns["ecpm"] = self._role("ecpm", self._numbers_from_0("ecpm"), "by its name: revenue per mille")
+        self._order(columns)
+        if "weight" in self.given:
+            columns["weight"] = self._take("weight")
+        self._moment(schema)
+        users = [name for name in self.events.named_ids("user") if name in self.left and not self._differs(name)]
+        user = self.given.get("user") or next(iter(users), None)
+        for name in (user, schema.get("time")):
+            if name is not None and self._differs(name):
+                raise ValueError(
+                    f"{self.events.path}: the column {name!r} differs within an impression; it is to be one of the impression"
+                )
+        if user is not None:
+            columns["user"] = user
+            self._say("user", user, "as stated" if "user" in self.given else "by its name")
+        sides: dict[str, list[dict[str, Any]]] = {"user_fields": [], "ad_fields": []}
+        for name in self.left:
+            if is_called_label(name) or name in self._others_in_order:
+                told = "what happened once the ads were shown" if is_called_label(name) else "another order of the ads"
+                self._say("left out", name, f"by its name {told}")
+                continue
+            side = "ad_fields" if self._differs(name) else "user_fields"
+            fields = self._fields(name)
+            # without bins: see model_cards/ad_retrieval_losses.md
+            fields = [field for field in fields if field.get("transform") != "quantile"] or fields
+            if side == "ad_fields" and any(field["type"] not in ("categorical", "numeric") for field in fields):
+                fields = self._of_lists(name)
+            sides[side] += fields
+        if not sides["ad_fields"]:
+            raise ValueError(f"{self.events.path}: no column differs within an impression, so that no ad has a field")
+        when = {"column": schema.pop("time", None), "format": schema.pop("time_format", None)}
+        if when["column"] is not None:
+            columns["time"] = self._when(**when)
+        schema |= sides
+        return self.found
+
+    def _of_lists(self, name: str) -> list[dict[str, Any]]:
+        """Fields of an ad's column of lists, which were told as such: of texts that come again one for the whole text."""
+        self.found.guesses.pop()
+        values, distinct = self.events.values(name), self.events.distinct.get(name, self._rows)
+        if not is_text(values.type) or distinct > _COMES_AGAIN * self._rows:
+            self._say("left out", name, "lists, which fields of ads cannot hold", sure=False)
+            return []
+        self._say(
+            "field", name, f"{distinct:,} lists, each read as one category: fields of ads hold no lists", sure=False
+        )
+        return [self._category(name, values)]
+
+    @property
+    def _rows(self) -> int:
+        return self.events.table.num_rows
+
+    @cached_property
+    def _impression(self) -> np.ndarray:
+        """(R,) codes of the rows' impressions."""
+        return self.events.codes(self.columns["impression"]).fill_null(-1).to_numpy(zero_copy_only=False)
+
+    @cached_property
+    def _others_in_order(self) -> list[str]:
+        return [*self._named("position"), *self._named("rank")]
+
+    def _named(self, role: str) -> list[str]:
+        return [name for name in self.events.called(role) if name in self.left]
+
+    def _numbers_from_0(self, *roles: str) -> list[str]:
+        names = [name for role in roles for name in self._named(role)]
+        numbers = [name for name in names if is_number(self.events.table[name].type)]
+        return [
+            name for name in numbers if len(self.events.values(name)) and pc.min(self.events.values(name)).as_py() >= 0
+        ]
+
+    def _role(self, role: str, names: list[str], why: str) -> str:
+        if role not in self.given and not names:
+            options = [f"--{own}" for own in role.split(" or ")]
+            taken = "".join(f"; {own.column} is the {own.role}" for own in self.found.guesses if own.role in _ROLES)
+            raise NotToldError(
+                f"{self.events.path}: no column looks like the {role} ({_WANTED[role]}); state it: {' or '.join(f'{own} COLUMN' for own in options)}; "
+                f"the columns are {first_of(self.left, LISTED)}{taken}",
+                *options,
+            )
+        return self._take(role, *names[:1], why)
+
+    def _order(self, columns: dict[str, Any]) -> None:
+        """What puts the ads in order. Where a guess: which end is the best follows from the eCPM, since `rank` is said of both."""
+        stated = next((role for role in ("rank", "position") if role in self.given), None)
+        if stated is not None:
+            columns[stated] = self._take(stated)
+            return
+        names = self._numbers_from_0("position", "rank")
+        if not names:
+            self._role("rank or position", [], "")
+        agrees = self._agreement(names[0], columns["ecpm"])
+        role = (
+            "position"
+            if agrees < -_IN_ORDER or (agrees <= _IN_ORDER and names[0] in self.events.called("position"))
+            else "rank"
+        )
+        end = "1 is the best" if role == "position" else "the higher the better"
+        why = f"{end}: {'its name says so' if abs(agrees) <= _IN_ORDER else 'there the eCPM is higher'}"
+        columns[role] = self._take(role, names[0], why, abs(agrees) > _IN_ORDER)
+
+    def _agreement(self, *names: str) -> float:
+        """Mean correlation of the ranks of two columns inside impressions."""
+        inside = [
+            self.events.table[name].combine_chunks().cast("double").to_numpy(zero_copy_only=False) for name in names
+        ]
+        codes = self._impression
+        order = np.argsort(codes, kind="stable")
+        found = []
+        for own in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)[:1000]:
+            first, second = (np.unique(values[own], return_inverse=True)[1] for values in inside)
+            if first.std() and second.std():
+                found.append(np.corrcoef(first, second)[0, 1])
+        return float(np.mean(found)) if found else 0.0
+
+    def _differs(self, name: str) -> bool:
+        """Whether a column has several values in an impression."""
+        if name not in self.events.distinct:  # lists
+            values = np.unique([str(own) for own in self.events.table[name].to_pylist()], return_inverse=True)[1]
+        else:
+            values = self.events.codes(name).fill_null(-1).to_numpy(zero_copy_only=False)
+        pairs = np.unique(np.stack([self._impression, values]), axis=1)
+        return pairs.shape[1] > len(np.unique(self._impression))
+
+    @staticmethod
+    def _when(column: str, format: str | None) -> str | dict[str, str]:
+        if format is None:
+            return column
+        return {"column": column, "unit" if format in ("s", "ms", "us", "ns") else "format": format}
