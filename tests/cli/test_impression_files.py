@@ -61,6 +61,17 @@ def test_columns_by_their_names(tmp_path):
     assert not said["tags"].sure
 
 
+def test_a_time_of_each_ad_is_no_time_of_the_impression(tmp_path, capsys):
+    table = frame()
+    table.assign(ts=table["ts"] + table["position"]).to_csv(tmp_path / "ranked.csv", index=False)
+    guess = guess_impressions(tmp_path / "ranked.csv")
+    assert "time" not in guess.schema["columns"]
+    assert not names_of(guess.schema["ad_fields"]) & {"ts"}
+    assert any(entry.column == "ts" and entry.role == "left out" and not entry.sure for entry in guess.guesses)
+    words = ["init", tmp_path / "ranked.csv", "--kind", "impressions", "--time", "ts"]
+    assert "the column 'ts' differs within an impression" in error_of(capsys, *words)
+
+
 @pytest.mark.parametrize(
     ("values", "role", "sure"),
     [

@@ -67,6 +67,17 @@ class _ImpressionGuesser(TableGuesser):
         if "weight" in self.given:
             columns["weight"] = self._take("weight")
         self._moment(schema)
+        time = schema.get("time")
+        if time is not None and "time" not in self.given and self._differs(time):
+            self.found.guesses.pop()
+            self._say(
+                "left out",
+                time,
+                "a time of each ad, no time of the impression: these are parted at random",
+                sure=False,
+            )
+            del schema["time"]
+            schema.pop("time_format", None)
         users = [name for name in self.events.named_ids("user") if name in self.left and not self._differs(name)]
         user = self.given.get("user") or next(iter(users), None)
         for name in (user, schema.get("time")):
