@@ -92,8 +92,8 @@ def train(
             and starts one where there is none; True: there must be one; False: there must be none.
         overwrite: delete an earlier run in the folder and start again.
         quiet: print nothing, neither progress nor results; warnings stay.
-        columns: of data, what `lmctr init` takes: columns that are known (`user`, `item`, `time`, `label`), `items` and `users` (a table or file
-            with a row for each), `negatives`, `kind`, `names`.
+        columns: of data, what `lmctr init` takes: columns that are known (`user`, `item`, `time`, `label`, of impressions `impression`, `rank` or
+            `position`, `ecpm`), `items` and `users` (a table or file with a row for each), `negatives`, `kind`, `names`.
 
     Returns:
         The finished run.
