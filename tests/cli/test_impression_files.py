@@ -103,6 +103,24 @@ def test_what_cannot_be_told_is_stated(tmp_path, capsys):
     assert columns == {"impression": "page", "ecpm": "money", "position": "nth", "user": "who", "time": "ts"}
 
 
+def test_grades_without_revenue(tmp_path, capsys):
+    """As sets of queries and documents have them: the grade orders, and is what R/R* counts."""
+    table = frame(grade=lambda ad, place: (place < 3).astype(int) + (place < 2)).drop(columns=["position", "ecpm"])
+    table.to_csv(tmp_path / "graded.csv", index=False)
+    words = ["train", str(tmp_path / "graded.csv"), "--model", "two_tower", "--output-dir", str(tmp_path / "run")]
+    error = error_of(capsys, *words, "--rank", "grade")
+    assert "no column looks like the ecpm" in error
+    assert "of grades without revenue the column of --rank once more" in error
+    assert (
+        main([*words, "--rank", "grade", "--ecpm", "grade", "--training.epochs", "1", "--data.baselines", "false"])
+        == 0
+    )
+    run = lmctr.runs.load(tmp_path / "run")
+    assert run.recipe.data["options"]["columns"]["ecpm"] == run.recipe.data["options"]["columns"]["rank"] == "grade"
+    assert "grade" not in names_of(run.recipe.data["options"]["ad_fields"])
+    assert 0.3 < run.metrics["test"]["revenue_ratio"] < 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -24,7 +24,7 @@ _COMES_AGAIN = 0.2  # share of the rows that different lists may be to be catego
 _WANTED = {
     "impression": "ids that several rows share",
     "rank or position": "numbers that order the ads of an impression: a rank index, the higher the better, or a position, 1 for the best",
-    "ecpm": "revenue per mille, numbers from 0",
+    "ecpm": "revenue per mille, numbers from 0; of grades without revenue the column of --rank once more",
 }
 
 
@@ -43,10 +43,18 @@ def guess_impressions(
     Raises:
         FileNotFoundError, ValueError: as [`sample_file`] does; no column looks like one of these, with what to state.
     """
-    return _ImpressionGuesser(sampled("events", events, names), None, None, dict(given or {}), None).run()
+    given = dict(given or {})
+    of_grades = "ecpm" in given and given["ecpm"] == given.get("rank")
+    if of_grades:
+        del given["ecpm"]  # no column is two things elsewhere
+    guesser = _ImpressionGuesser(sampled("events", events, names), None, None, given, None)
+    guesser.of_grades = of_grades
+    return guesser.run()
 
 
 class _ImpressionGuesser(TableGuesser):
+    of_grades = False  # whether the rank index is the eCPM too
+
     def run(self) -> LogGuess:
         if wrong := next((role for role in ("item", "label") if role in self.given), None):
             raise ValueError(
@@ -62,8 +70,11 @@ class _ImpressionGuesser(TableGuesser):
         }
         several = [name for name in self._named("impression") if 0 < self.events.distinct.get(name, 0) < self._rows]
         columns["impression"] = self._role("impression", several, "by its name")
-        columns["ecpm"] = self._role("ecpm", self._numbers_from_0("ecpm"), "by its name: revenue per mille")
-        self._order(columns)
+        if self.of_grades:
+            columns["rank"] = columns["ecpm"] = self._take("rank", self.given["rank"], "the eCPM too")
+        else:
+            columns["ecpm"] = self._role("ecpm", self._numbers_from_0("ecpm"), "by its name: revenue per mille")
+            self._order(columns)
         if "weight" in self.given:
             columns["weight"] = self._take("weight")
         self._moment(schema)
