@@ -134,15 +134,22 @@ def with_plain_types(table: Any) -> Any:
 
 
 def without_extension(values: Any) -> Any:
-    """A column of JSON or of arrays, which have types of their own, as texts or lists, and one of UUIDs as their texts; others as they are."""
+    """A column of JSON or of arrays, which have types of their own, as texts or lists, and one of UUIDs, or lists of them, as their texts; others as they
+    are."""
     kind = values.type
-    if not isinstance(kind, pa.BaseExtensionType):
+    of_list = is_list(kind) and isinstance(kind.value_type, pa.BaseExtensionType)
+    if not of_list and not isinstance(kind, pa.BaseExtensionType):
         return values
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks else pa.nulls(0, kind)
+    if of_list:
+        ends = np.cumsum(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+        offsets = pa.array(np.concatenate([[0], ends]), pa.int64())
+        return pa.LargeListArray.from_arrays(offsets, without_extension(values.flatten()), mask=values.is_null())
     if is_text(kind.storage_type) or is_list(kind.storage_type):
         return values.cast(kind.storage_type)
     if kind.extension_name != "arrow.uuid":
         return values
-    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     encoded = values.cast(kind.storage_type).dictionary_encode()
     texts = [None if own is None else str(uuid.UUID(bytes=own)) for own in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.large_string()).take(encoded.indices)
@@ -151,8 +158,9 @@ def without_extension(values: Any) -> Any:
 def without_extensions(table: Any) -> Any:
     """[`without_extension`] of each column of a table or batch."""
     for place, own in enumerate(table.schema):
-        if isinstance(own.type, pa.BaseExtensionType):
-            table = table.set_column(place, own.name, without_extension(table.column(place)))
+        column = without_extension(table.column(place))
+        if column.type != own.type:
+            table = table.set_column(place, own.name, column)
     return table
 
 

@@ -98,6 +98,23 @@ def test_uuids_are_their_texts(tmp_path):
         assert processor(form)["input_ids"].tolist()[-4:] == expected
 
 
+def test_lists_of_uuids_are_lists_of_their_texts(tmp_path):
+    ids = [uuid.UUID(int=2**127 + number) for number in range(3)]
+    lists = [[ids[0], ids[2]], None, [], [ids[1]]]
+    flat = pa.array([own.bytes for one in lists for own in one or ()], pa.uuid())
+    typed = pa.ListArray.from_arrays(pa.array([0, None, 2, 2, 3], pa.int32()), flat)
+    pq.write_table(pa.table({"seen": typed}), tmp_path / "rows.parquet")
+    texts = [None if one is None else [*map(str, one)] for one in lists]
+    assert read_table(tmp_path / "rows.parquet")["seen"].to_pylist() == texts
+    field = {"name": "seen", "type": "sequence", "max_length": 2}
+    processor = TabularFeatureProcessor([field], label=None).fit(str(tmp_path / "rows.parquet"))
+    expected = processor({"seen": texts})["sequence_ids"].tolist()
+    assert len({*map(str, expected)}) == 3
+    for form in (pa.table({"seen": typed}), pa.table({"seen": typed.slice(0)}), {"seen": texts}, {"seen": lists}):
+        assert processor(form)["sequence_ids"].tolist() == expected
+    assert processor(pa.table({"seen": typed}).slice(3))["sequence_ids"].tolist() == expected[3:]
+
+
 def test_a_rule_for_tables_takes_the_types_too():
     labels = []
     for change in (pa.array, decimals, lambda values: pa.array(values, pa.float32())):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lmctr.data.features.canonical import neutral_text
 from lmctr.utils.arrow import without_extension
 from lmctr.utils.rows import is_missing_mark
 
+_LISTS = (list, tuple, np.ndarray)
 _ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
@@ -45,6 +47,8 @@ def array_of(values: Any, name: str, kind: str | None, first: int = 1) -> pa.Arr
     except (*_ERRORS, TypeError, ValueError) as error:  # TypeError: arrays inside lists
         if any(map(is_missing_mark, values)):  # rows of a frame with missing values, one by one
             return array_of([None if is_missing_mark(value) else value for value in values], name, kind, first)
+        if any(map(_holds_uuids, values)):  # in lists, which Arrow takes none of
+            return array_of([*map(_uuids_as_texts, values)], name, kind, first)
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
     try:
@@ -88,10 +92,20 @@ def _has_bools(array: pa.Array, values: Any) -> bool:
     return pa.types.is_floating(array.type) and any(isinstance(value, (bool, np.bool_)) for value in values)
 
 
+def _holds_uuids(value: Any) -> bool:
+    return any(map(_holds_uuids, value)) if isinstance(value, _LISTS) else isinstance(value, UUID)
+
+
+def _uuids_as_texts(value: Any) -> Any:
+    if isinstance(value, _LISTS):
+        return [*map(_uuids_as_texts, value)]
+    return str(value) if isinstance(value, UUID) else value
+
+
 def _text(value: Any) -> Any:
     if isinstance(value, str):
         return value
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, _LISTS):
         return [_text(entry) for entry in value]
     try:
         return neutral_text(value)
@@ -101,6 +115,6 @@ def _text(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, _LISTS):
         return [_number(entry) for entry in value]
     return float(value) if isinstance(value, int) and abs(value) > 2**53 else value

@@ -299,7 +299,7 @@ def _stream_parquet(folder: Path, columns: Mapping[str, str] | None, block_size:
     files, wanted = files_with_rows(folder), None if columns is None else list(columns)
     schemas = {}
     for path, (held, schema) in files.items():
-        table = schema.empty_table()
+        table = pa.Table.from_batches([], schema)
         own = columns_of_file(table.column_names, held, wanted, path)
         schemas[path] = with_plain_types(table if own is None else table.select(own)).schema
     own = next(iter(schemas.values())).names
