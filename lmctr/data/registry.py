@@ -163,8 +163,7 @@ def looked_at(path: str | os.PathLike, kind: str | None = None) -> tuple[Loader,
         end = "" if str(error).endswith(".") else "."
         told = f"{' and '.join(error.options)} with `lmctr init`, which writes a schema to inspect."
         raise ValueError(f"{error}{end} Give {told}") from None
-    kind = "impressions" if guess.is_of_impressions else "table" if guess.is_table else "log"
-    return find(path, kind), guess.options(), guess.lines()
+    return find(path, guess.kind), guess.options(), guess.lines()
 
 
 def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:

@@ -55,7 +55,7 @@ def run_export(options: ExportOptions) -> int:
     if options.format == EMBEDDINGS:
         with errors_of(options.run):
             found = vectors(model, processor, options.users, options.ads)
-        what = "values" if options.users is options.ads is None else "rows"
+        what = "rows" if options.users or options.ads else "values"
         for name, table, file in zip(found, found.values(), write_vectors(found, target)):
             print(f"wrote {file}: {len(table):,} {what} of {name}, vectors of {len(table['vector'][0])}")
         return 0

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow.compute as pc
 import yaml
 
-from lmctr.data.features.times import TIME_UNITS
+from lmctr.data.features.times import time_keys
 from lmctr.data.guess import Ask, LogGuess, guess_files, guess_impressions
-from lmctr.data.guess.found import STATED, TEXT_BOUND
+from lmctr.data.guess.found import OF_IMPRESSIONS, STATED, TEXT_BOUND
 from lmctr.data.logs.splits import split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.names import names_from
@@ -35,7 +35,6 @@ from lmctr.utils.suggest import first_of
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 _RANKING = tuple(family.model_type for family in families() if family.input == "impressions")
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
-_OF_IMPRESSIONS = ("impression", "rank", "position", "ecpm")  # columns
 _FOR_THEM = f"{' and '.join(_RANKING)} rank them"
 _FEW_ROWS = 100_000  # of a table, below which three epochs are few steps
 _FEW_FOR_AUC = 5_000  # rows of a table, below which validation's AUC lets a network overfit
@@ -62,8 +61,8 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     """
     events = Path(options.events)
     folder = Path(options.output or events.name.split(".")[0])
-    of_impressions = options.kind == "impressions"
-    names = ["schema.yaml", *(f"{family}.yaml" for family in (_RANKING if of_impressions else FAMILIES))]
+    starts = _RANKING if options.kind == "impressions" else FAMILIES
+    names = ["schema.yaml", *(f"{family}.yaml" for family in starts)]
     there = [name for name in names if (folder / name).exists()]
     if there and not options.overwrite:
         raise ValueError(
@@ -73,13 +72,11 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     guess = _guess(options.events, options, _on_terminal if asks else None, options.kind)
     for line in guess.lines():
         say(line)
-    is_table = guess.is_table
-    starts = [family for family in FAMILIES if not is_table or family_of(family).input == "tabular"]
-    starts = [*_RANKING] if of_impressions else starts
+    is_table, is_log = guess.is_table, guess.kind == "log"
+    starts = [family for family in starts if not is_table or family_of(family).input == "tabular"]
     names = ["schema.yaml", *(f"{family}.yaml" for family in starts)]
-    content = _table_schema if is_table else _impression_schema if of_impressions else relative
+    content, room = _SCHEMAS[guess.kind]
     schema = {"name": events.name.split(".")[0], **content(guess.schema, folder)}
-    room = "tables.load" if is_table else "impressions.load" if of_impressions else "logs.table"
     folder.mkdir(parents=True, exist_ok=True)
     _write(
         folder / "schema.yaml",
@@ -96,7 +93,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
             else ""
         )
         say(f"{lacks}rows of a table, which tabular families read{stated}")
-    elif not is_large and not of_impressions:
+    elif is_log and not is_large:
         try:
             say(_checked(folder / "schema.yaml"))
         except BaseException:
@@ -115,7 +112,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
     say("\nnext:")
     schema_file, sample_file = (shlex.quote(str(folder / name)) for name in ("schema.yaml", "sample.parquet"))
-    if is_large and not is_table and not of_impressions:
+    if is_log and is_large:
         say(f"  lmctr data sample {schema_file} --share {LARGE / 3 / guess.events.rows:.2g} --output {sample_file}")
         say(
             f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {sample_file} to the lines below)"
@@ -130,14 +127,11 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     elif is_table:
         beside = _train(folder, last).partition(" --output-dir")[0]
         say(f"  {beside} --model.family dcnv2 --output-dir {_run(folder, 'dcnv2')}")
-    say(
-        f"  lmctr predict {_run(folder, last)} --input {'newer' if of_impressions else 'impressions'}.csv --output scores.csv"
-    )
-    if of_impressions:
-        say(
-            f"  lmctr export {_run(folder, last)} --format embeddings --ads ads.csv    # vectors for an index, of these rows"
-        )
-    elif not is_table:
+    rows, run = "newer" if guess.kind == "impressions" else "impressions", _run(folder, last)
+    say(f"  lmctr predict {run} --input {rows}.csv --output scores.csv")
+    if guess.kind == "impressions":
+        say(f"  lmctr export {run} --format embeddings --ads ads.csv    # vectors for an index, of these rows")
+    elif is_log:
         say(f"  lmctr recommend {_run(folder, last)} --top 10 --output best.csv    # for each user")
     if "negatives" in guess.schema:
         come_back = " --seen" * (guess.repeat_share >= _REPEATS)
@@ -173,11 +167,10 @@ def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -
         for role, own in listed.items()
         if (text := getattr(options, own)) is not None
     }
-    of_impressions = {role: f"--{role} {column}" for role, column in named.items() if role in _OF_IMPRESSIONS}
     if kind != "impressions":
-        if of_impressions:
+        if role := next((role for role in OF_IMPRESSIONS if role in named), None):
             raise ValueError(
-                f"{next(iter(of_impressions.values()))}: it is of --kind impressions, with a row for each ad of each; {_FOR_THEM}"
+                f"--{role} {named[role]}: it is of --kind impressions, with a row for each ad of each; {_FOR_THEM}"
             )
         return guess_files(events, options.items, options.users, named, ask, kind, options.negatives, names)
     for name in ("items", "users", "negatives"):
@@ -271,16 +264,22 @@ def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
         result["joined"] = [_at(own, folder) for own in schema["joined"]]
     reading = dict(schema["events"])
     path = Path(reading.pop("path")).resolve()
-    time = {"column": schema["time"]} if "time" in schema else {}
-    if "time_format" in schema:
-        time["unit" if schema["time_format"] in TIME_UNITS else "format"] = schema["time_format"]
-    return {"files": _seen_from(path, folder.resolve()), **reading, **({"time": time} if time else {}), **result}
+    time = {"time": time_keys(schema["time"], schema.get("time_format"))} if "time" in schema else {}
+    return {"files": _seen_from(path, folder.resolve()), **reading, **time, **result}
 
 
 def _impression_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The content of a schema file of impressions in a folder."""
     reading = _at(schema["events"], folder)
     return {"impressions": reading.pop("path"), **reading, **{key: schema[key] for key in schema if key != "events"}}
+
+
+_SCHEMAS = {
+    "table": (_table_schema, "tables.load"),
+    "impressions": (_impression_schema, "impressions.load"),
+    "log": (relative, "logs.table"),
+}
+"""By kind what a schema file holds, and the module of its keys."""
 
 
 def _seen_from(path: Path, folder: Path) -> str:
@@ -353,8 +352,8 @@ def _on_terminal(question: str, answers: Sequence[str], guess: str) -> str:
 def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[str, Any]:
     """The groups of a short recipe of a family for data that were guessed; `data` name them."""
     kind = family_of(family).input
-    times = guess.schema["columns"] if guess.is_of_impressions else guess.schema
-    rule = "random" if (guess.is_table or guess.is_of_impressions) and "time" not in times else "time"
+    times = guess.schema if guess.is_table else guess.schema["columns"]
+    rule = "time" if "time" in times else "random"
     data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}
     data |= own["data"] | ({"options": options} if options else {})

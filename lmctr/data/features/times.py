@@ -23,6 +23,12 @@ def time_kind(time_format: str | None) -> str:
     return "any" if time_format is None or time_format in TIME_UNITS else "text"
 
 
+def time_keys(column: str, time_format: str | None) -> dict[str, str]:
+    """What a schema says of a column of times."""
+    how = {} if time_format is None else {"unit" if time_format in TIME_UNITS else "format": time_format}
+    return {"column": column, **how}
+
+
 def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.ndarray:
     """(N,) int64 unix seconds of a column of timestamps, texts (in `time_format`, else ISO), or numbers (in the unit `time_format`, else seconds).
 

@@ -163,10 +163,12 @@ class Guesser:
         if pairs:
             wanted += f"; of {'two' if held[few[0]] == 2 else 'few'} values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}"
         others = f"the columns are {first_of(self.left, LISTED)}" if self.left else "no other column is there"
+        options = [f"--{own}" for own in role.split(" or ")]
+        state = " or ".join(f"{option} COLUMN{stated}" for option in options)
         return (NotToldError if is_label else NoLogError)(
-            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; "
+            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: {state}; "
             f"{others}{taken}{objects}.{'' if is_label else self._otherwise()}",
-            f"--{role}",
+            *options,
         )
 
     def _otherwise(self) -> str:

@@ -11,17 +11,8 @@ from lmctr.utils.suggest import LISTED, first_of
 
 from .sample import FileSample
 
-STATED = (
-    "user",
-    "item",
-    "time",
-    "label",
-    "weight",
-    "impression",
-    "rank",
-    "position",
-    "ecpm",
-)  # options of `lmctr init` and `lmctr train FILE`
+OF_IMPRESSIONS = ("impression", "rank", "position", "ecpm")
+STATED = ("user", "item", "time", "label", "weight", *OF_IMPRESSIONS)  # options of `lmctr init` and `lmctr train FILE`
 TEXT_BOUND = 200  # characters that a prompt reads of a text that may be long
 _WIDE = 40  # signs of a name, up to which what is said of columns stands below one another
 Ask = Callable[[str, Sequence[str], str], str]
@@ -54,14 +45,14 @@ class LogGuess:
     lacks: tuple[str, ...] = ()  # of a table: which of user, item and time no column looks like, so that it is no log
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table of clicks, no log."""
-        return "fields" in self.schema
+    def kind(self) -> str:
+        """What it is: a "log", a "table" of clicks, or the ads of "impressions"."""
+        return "table" if "fields" in self.schema else "impressions" if "ad_fields" in self.schema else "log"
 
     @property
-    def is_of_impressions(self) -> bool:
-        """Whether it is a file of the ads of impressions."""
-        return "ad_fields" in self.schema
+    def is_table(self) -> bool:
+        """Whether it is a table of clicks, no log."""
+        return self.kind == "table"
 
     @property
     def repeat_share(self) -> float:

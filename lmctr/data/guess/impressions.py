@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from lmctr.data.features.times import time_keys
 from lmctr.utils.arrow import is_number, is_text
-from lmctr.utils.suggest import LISTED, first_of
 
-from .found import LogGuess, NotToldError
+from .found import LogGuess
 from .sample import is_called_label
 from .table import TableGuesser, sampled
 
-_ROLES = ("impression", "rank", "position", "ecpm")
 _IN_ORDER = 0.05  # correlation of an order with the eCPM inside impressions, from which on its sign tells which end is the best
 _COMES_AGAIN = 0.2  # share of the rows that different lists may be to be categories
 _WANTED = {
@@ -114,9 +113,9 @@ class _ImpressionGuesser(TableGuesser):
             sides[side] += fields
         if not sides["ad_fields"]:
             raise ValueError(f"{self.events.path}: no column differs within an impression, so that no ad has a field")
-        when = {"column": schema.pop("time", None), "format": schema.pop("time_format", None)}
-        if when["column"] is not None:
-            columns["time"] = self._when(**when)
+        if "time" in schema:
+            when = time_keys(schema.pop("time"), schema.pop("time_format", None))
+            columns["time"] = when if len(when) > 1 else when["column"]
         schema |= sides
         return self.found
 
@@ -137,9 +136,11 @@ class _ImpressionGuesser(TableGuesser):
         return self.events.table.num_rows
 
     @cached_property
-    def _impression(self) -> np.ndarray:
-        """(R,) codes of the rows' impressions."""
-        return self.events.codes(self.columns["impression"]).fill_null(-1).to_numpy(zero_copy_only=False)
+    def _by_impression(self) -> tuple[np.ndarray, np.ndarray]:
+        """(R,) the rows with those of an impression together, and the places there of all first rows but the first one."""
+        codes = self.events.codes(self.columns["impression"]).fill_null(-1).to_numpy(zero_copy_only=False)
+        order = np.argsort(codes, kind="stable")
+        return order, np.flatnonzero(np.diff(codes[order])) + 1
 
     @cached_property
     def _others_in_order(self) -> list[str]:
@@ -157,13 +158,7 @@ class _ImpressionGuesser(TableGuesser):
 
     def _role(self, role: str, names: list[str], why: str) -> str:
         if role not in self.given and not names:
-            options = [f"--{own}" for own in role.split(" or ")]
-            taken = "".join(f"; {own.column} is the {own.role}" for own in self.found.guesses if own.role in _ROLES)
-            raise NotToldError(
-                f"{self.events.path}: no column looks like the {role} ({_WANTED[role]}); state it: {' or '.join(f'{own} COLUMN' for own in options)}; "
-                f"the columns are {first_of(self.left, LISTED)}{taken}",
-                *options,
-            )
+            raise self._absent(role, _WANTED[role])
         return self._take(role, *names[:1], why)
 
     def _order(self, columns: dict[str, Any]) -> None:
@@ -190,10 +185,8 @@ class _ImpressionGuesser(TableGuesser):
         inside = [
             self.events.table[name].combine_chunks().cast("double").to_numpy(zero_copy_only=False) for name in names
         ]
-        codes = self._impression
-        order = np.argsort(codes, kind="stable")
         found = []
-        for own in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)[:1000]:
+        for own in np.split(*self._by_impression)[:1000]:
             first, second = (np.unique(values[own], return_inverse=True)[1] for values in inside)
             if first.std() and second.std():
                 found.append(np.corrcoef(first, second)[0, 1])
@@ -205,11 +198,6 @@ class _ImpressionGuesser(TableGuesser):
             values = np.unique([str(own) for own in self.events.table[name].to_pylist()], return_inverse=True)[1]
         else:
             values = self.events.codes(name).fill_null(-1).to_numpy(zero_copy_only=False)
-        pairs = np.unique(np.stack([self._impression, values]), axis=1)
-        return pairs.shape[1] > len(np.unique(self._impression))
-
-    @staticmethod
-    def _when(column: str, format: str | None) -> str | dict[str, str]:
-        if format is None:
-            return column
-        return {"column": column, "unit" if format in ("s", "ms", "us", "ns") else "format": format}
+        order, starts = self._by_impression
+        changes = np.flatnonzero(np.diff(values[order])) + 1
+        return not np.isin(changes, starts).all()

@@ -241,13 +241,10 @@ class ImpressionProcessor(FittedExtractor):
     def pairs(self, rows: Any, return_tensors: str | TensorType | None = "pt") -> BatchFeature:
         """N rows with the columns of a user and of one ad each, as N impressions of one ad: what `__call__` gives of them."""
         self._require_fitted()
-        sides = {"user": self.user(rows, return_tensors=None), "ad": self.ad(rows, return_tensors=None)}
-        self.oov_counts, self.unknown_examples = (
-            {name: own for side in sides for name, own in self._named(what, side).items()}
-            for what in ("oov_counts", "unknown_examples")
-        )
-        batch = {f"user_{key}": values for key, values in sides["user"].items()}
-        batch |= {f"ad_{key}": values[:, None] for key, values in sides["ad"].items()}
+        users, ads = self.user_inputs(rows, None), self.ad_inputs(rows, None)
+        self.oov_counts = self._named("oov_counts", "user") | self._named("oov_counts", "ad")
+        self.unknown_examples = self._named("unknown_examples", "user") | self._named("unknown_examples", "ad")
+        batch = {**users, **{key: values[:, None] for key, values in ads.items()}}
         batch["ad_mask"] = np.ones((len(next(iter(batch.values()))), 1), dtype=bool)
         return BatchFeature(batch, tensor_type=return_tensors)
 
